@@ -52,7 +52,7 @@ class Bound(NamedTuple):
             return ""
         end, side = (low, " or more") if value < low else (high, " or less")
         return (
-            f"{self.place} is {value:,.6g}, and {self.source} give "
+            f"{self.place} is {value:,.6g}, but {self.source} give "
             f"{end:,.6g}{'' if low == high else side}"
         )
 
@@ -68,12 +68,12 @@ def disagreements(result: RunResult) -> Iterator[str]:
             return
     for place, value in leaves(builtins_of(result.scenario), "scenario"):
         if isinstance(value, int | float) and value < 0 and place != "scenario.seed":
-            yield f"{place} is {value:,.6g}, and no scenario has that"
+            yield f"{place} is {value:,.6g}, but no scenario has such a value"
     for name, histogram in histograms.items():
         section = getattr(result.latency_s, name, None)
         if section is not None and section.count != histogram.count:
             yield (
-                f"histograms.{name} has {histogram.count} samples, and latency_s.{name} "
+                f"histograms.{name} has {histogram.count} samples, but latency_s.{name} has "
                 f"{section.count}"
             )
     for bounds in (_order, _counts, _times, _votes, _instances, _waiting, _generator, _safety):
@@ -225,7 +225,7 @@ def _votes(result: RunResult) -> Iterator[Bound]:
             attempts.mean,
             1,
             attempts.max or inf,
-            "rounds, of which each lease has one,",
+            "rounds, of which each lease has at least one,",
         )
         yield Bound("attempts.max", attempts.max, 1, attempts.total, "all rounds")
 
@@ -362,7 +362,7 @@ def _unlike_slices(result: RunResult) -> Iterator[str]:
         *astuple(over.acquire),
     ]
     if any(len(row) != len(over.start_s) for row in rows):
-        yield "over_time has rows of other lengths than its slices"
+        yield "over_time has rows whose length differs from the number of slices"
         return
     lead = sum(start < 0 for start in over.start_s)
     sums = {
@@ -375,14 +375,14 @@ def _unlike_slices(result: RunResult) -> Iterator[str]:
         sums[f"margin.{margin}"] = sum(row[lead:]), result.votes.margin.get(margin, 0)
     for name, (total, due) in sums.items():
         if total != due:
-            yield f"over_time.{name} comes to {total:,} in the window, and the run has {due:,}"
+            yield f"over_time.{name} sums to {total:,} in the window, but the run has {due:,}"
     acquire = over.acquire
     for number, times in enumerate(
         zip(acquire.p50_s, acquire.p90_s, acquire.p99_s, acquire.max_s, strict=True)
     ):
         percentiles = [one for one in times if one is not None]
         if percentiles != sorted(percentiles):
-            yield f"over_time.acquire: of slice {number} a percentile is above a higher one"
+            yield f"over_time.acquire: in slice {number}, a percentile is above a higher percentile"
 
 
 def _unlike_generator(result: RunResult, histograms: dict[str, Histogram]) -> Iterator[str]:
@@ -392,26 +392,26 @@ def _unlike_generator(result: RunResult, histograms: dict[str, Histogram]) -> It
     if own.verdict == "INVALID":
         return
     if own.gap_s > MOST_SHARE * result.duration_s * (1 + CLOSE):
-        yield f"generator is {own.verdict}, and a load process was away for {own.gap_s:.2f} s"
+        yield f"generator is {own.verdict}, although a load process was away for {own.gap_s:.2f} s"
     ratio = own.littles_law_ratio
     callers = scenario.users >= LITTLE_USERS and scenario.rate_per_s is None
     if callers and ratio is not None and abs(ratio - 1) > 2 * LITTLE_TOLERANCE:
-        yield f"generator is {own.verdict}, and Little's ratio is {ratio:.3f}"
+        yield f"generator is {own.verdict}, although Little's ratio is {ratio:.3f}"
     if own.verdict == "VALID" and all(
         name in histograms for name in ("acquire", "scheduler_lag", "timer_lateness")
     ):
         word, reason = judge_delays(histograms, own.queued_starts, scenario, 1 + DIGITS)
         if word != "VALID":
-            yield f"generator is VALID, and its histograms say {word}: {reason}"
+            yield f"generator is VALID, but its histograms give {word}: {reason}"
 
 
 def _unlike_safety(result: RunResult) -> Iterator[str]:
     """Sentences about examples and circumstances that the counts do not support."""
     safety = result.safety
     if safety.misreports and safety.verdict in ("SAFE", "NOT TESTED"):
-        yield f"safety is {safety.verdict}, and the recipe reported what cannot be"
+        yield f"safety is {safety.verdict}, although the recipe reported something impossible"
     if safety.within_one_process and result.scenario.processes > 1 and _is_whole(result):
-        yield f"safety is of one process, and the load was of {result.scenario.processes}"
+        yield f"safety claims one process, but the load had {result.scenario.processes}"
     for kind in (
         "service_fault",
         "granted_invalid",
@@ -424,7 +424,7 @@ def _unlike_safety(result: RunResult) -> Iterator[str]:
         count = safety.granted_invalid if count is None else count
         due = min(count, EXAMPLES_PER_KIND)
         if shown > due or (shown < due and safety.verdict in ("SAFE", "NOT TESTED")):
-            yield f"safety.examples has {shown} × {kind}, and {count:,} are counted"
+            yield f"safety.examples has {shown} × {kind}, but the count is {count:,}"
 
 
 def _unlike_holder(holder: Holder, result: RunResult) -> Iterator[str]:
@@ -436,19 +436,19 @@ def _unlike_holder(holder: Holder, result: RunResult) -> Iterator[str]:
     if holder.resource >= result.scenario.resources:
         yield f"{place}: there are {result.scenario.resources} resources"
     if len(rows) > holder.leases:
-        yield f"{place}: {len(rows):,} leases are drawn, and it saw {holder.leases:,}"
+        yield f"{place}: {len(rows):,} leases are drawn, but the holder saw {holder.leases:,}"
     if any(row[0] > row[1] and row[0] > row[2] for row in rows) or list(rows) != sorted(
         rows, key=lambda row: row[0]
     ):
-        yield f"{place}: its leases are out of order"
+        yield f"{place}: the leases are out of order"
     if not all(any(begun <= row[0] <= ended for begun, ended in holder.spans_us) for row in rows):
-        yield f"{place}: its leases lie outside its spans"
+        yield f"{place}: some leases lie outside the spans"
     if any(one.clock_error_s is not None for one in result.workers):
         # Leases that several clocks timed are drawn by their own clocks.
         return
     marked = sum(row[5] != 0 for row in rows)
     if marked > 2 * safety.service_faults:
-        yield f"{place}: {marked} leases overlap, and service_faults is {safety.service_faults}"
+        yield f"{place}: {marked} leases overlap, but service_faults is {safety.service_faults}"
     if result.scenario.shared:
         # A row does not say whether its lease is a reader's, so nothing is checked.
         return
@@ -461,4 +461,4 @@ def _unlike_holder(holder: Holder, result: RunResult) -> Iterator[str]:
         valid_ends.append(row[1])
     if unmarked:
         others = "another" if capacity == 1 else f"{capacity} others"
-        yield f"{place}: a lease overlaps {others}, and is not marked"
+        yield f"{place}: a lease overlaps {others}, but is not marked"

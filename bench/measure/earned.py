@@ -47,17 +47,20 @@ def first_difference(stored: Document, earned: Document) -> str:
     own = stored.verdict
     due = earned.verdict
     if own.word != due.word:
-        return f"it says {own.word}, and its sections come to {due.word}"
+        return f"the stored word is {own.word}, but its sections give {due.word}"
     if own.status != due.status:
-        return f"its status is {own.status}, and its sections come to {due.word}"
+        return f"the stored status is {own.status}, but its sections give {due.word}"
     if own.exit_code not in (due.exit_code, INTERRUPTED_CODE):
-        return f"its exit code is {own.exit_code}, and {due.word} ends with {due.exit_code}"
+        return (
+            f"the stored exit code is {own.exit_code}, but {due.word} has the exit code "
+            f"{due.exit_code}"
+        )
     if due.status != "pass":
         return ""
     for place, was, due_value in _differences(builtins_of(stored), builtins_of(earned), ""):
         if place != "verdict.exit_code":
             return (
-                f"{place} is {_shown(was)}, and its sections give {_shown(due_value)}: {due.word}"
+                f"{place} is {_shown(was)}, but the sections give {_shown(due_value)}: {due.word}"
             )
     return ""
 

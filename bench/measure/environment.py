@@ -37,21 +37,26 @@ class Environment(Section, frozen=True, kw_only=True):
     cpu_model: Annotated[str | None, says("the processor's name")] = None
     cores: Annotated[Count | None, says("logical cores of the machine")] = None
     usable_cores: Annotated[
-        Amount | None, says("cores this process may use: by its affinity and its CPU quota")
+        Amount | None, says("cores that this process may use, by its affinity and its CPU quota")
     ] = None
     memory_bytes: Annotated[Count | None, says("main memory")] = None
     kernel: Annotated[str, says("release of the kernel")] = ""
     system: Annotated[str, says("operating system, kernel and architecture")] = ""
-    boot_id: Annotated[str | None, says("differs after each start of the machine")] = None
+    boot_id: Annotated[str | None, says("an id that changes at each start of the machine")] = None
     python: Annotated[str, says("implementation and version")] = ""
-    packages: Annotated[dict[str, str | None], says("versions by package; null: not installed")]
+    packages: Annotated[
+        dict[str, str | None], says("version of each package; null if it is not installed")
+    ]
     lockcore: Annotated[
-        str, says("compiled: its pure modules run as machine code; source: as Python")
+        str,
+        says(
+            "compiled: the pure modules of lockcore run as machine code; source: they run as Python"
+        ),
     ] = "source"
     git_commit: Annotated[
-        str | None, says("commit of lockbench's source; null outside a checkout")
+        str | None, says("commit of lockbench's source; null outside a git checkout")
     ] = None
-    git_dirty: Annotated[bool | None, says("whether the source differs from the commit")] = None
+    git_dirty: Annotated[bool | None, says("true if the source differs from the commit")] = None
 
     @property
     def cores_text(self) -> str:
@@ -105,9 +110,8 @@ def slower_core() -> str:
     if _core() == "compiled" or (_SOURCE / "pyproject.toml").exists():
         return ""
     return (
-        "slower, because the installation could not compile it; install a C compiler and "
-        "Python's headers, and then "
-        "install lockbench again (pip install --force-reinstall --no-deps)"
+        "slower, because the installation could not compile it; install a C compiler and Python's "
+        "headers, and then install lockbench again (pip install --force-reinstall --no-deps)"
     )
 
 
@@ -119,7 +123,7 @@ def _commit_warnings() -> list[str]:
         refusal = refusal_of(ask_git(_SOURCE, "rev-parse", "HEAD", timeout_s=5), _SOURCE)
     except (OSError, subprocess.SubprocessError):
         return []
-    return [f"the commit of lockbench's source is not known: {refusal}"] if refusal else []
+    return [f"the commit of lockbench's source is unknown: {refusal}"] if refusal else []
 
 
 def version_of(package: str) -> str | None:

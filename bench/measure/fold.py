@@ -253,8 +253,8 @@ class Fold:
 
     def _warnings(self, values: Measured, reports: Sequence[WorkerNote]) -> list[str]:
         warnings = [
-            f"{note.name} did not report its end: its CPU, lag and counts (Locust's "
-            "table too) are of its last report"
+            f"{note.name} did not report its end, so its CPU, lag and counts (also in Locust's "
+            "table) come from its last report"
             for note in reports
             if note.phase != "stopped"
         ]
@@ -264,26 +264,28 @@ class Fold:
             warnings.append(workers.GENERATOR_BOUND)
         if values.generator.verdict in workers.IN_DOUBT:
             warnings.append(
-                "latencies are upper bounds, as the generator adds to them: "
+                "latencies are upper bounds, because the load generator adds time: "
                 f"{values.generator.reason}"
             )
         warnings += _failures(fields_of(values.outcomes))
         if values.rate.sustained is False:
             warnings.append(
-                f"not sustained: {values.rate.completed_per_s:.1f} of "
-                f"{self._scenario.rate_per_s:.1f} operations/s "
-                "were completed, so the latencies are those of a growing queue"
+                f"not sustained: only {values.rate.completed_per_s:.1f} of "
+                f"{self._scenario.rate_per_s:.1f} operations/s were completed, so the latencies "
+                "include a growing queue"
             )
         if (gone := values.releases.gone) and not values.releases.released:
             warnings.append(
-                f"all {gone} releases said GONE, so nothing shows that a lock was ever held"
+                f"all {gone} releases returned GONE, so nothing shows that a lock was ever held"
             )
         acquires = sum(self._totals.values())
         released = sum(self.sums.numbers["releases"].values())
         for row, recorded in (("acquire", acquires), ("release", released)):
             counted = sum(report.locust.get(row, (0, 0))[0] for report in reports)
             if whole and counted != recorded:
-                warnings.append(f"Locust's table counts {counted} {row}s, the history {recorded}")
+                warnings.append(
+                    f"Locust's table has {counted} {row}s, but the history has {recorded}"
+                )
         return [*warnings, *trend_warning(tuple(self.sums.numbers["tenths"].values()))]
 
 
@@ -300,9 +302,8 @@ def _failures(outcomes: Counts) -> list[str]:
         if number
     )
     return [
-        f"{sum(lost.values()) / acquires:.1%} of acquires failed ({kinds}): thresholds take "
-        "them as infinitely long, "
-        "the table shows them apart"
+        f"{sum(lost.values()) / acquires:.1%} of acquires failed ({kinds}); thresholds count them "
+        "as infinitely long, and the table lists them separately"
     ]
 
 

@@ -187,8 +187,8 @@ def with_gaps(
     if most_ns > MOST_SHARE * window.span_ns:
         reason = (
             f"load process {who[0]} (pid {who[1]}) was away for {most_ns / NS_PER_S:.2f} s of "
-            f"{window.duration_s:.2f} s: it was stopped, throttled or frozen; "
-            f"{MOST_SHARE:.0%} are allowed"
+            f"{window.duration_s:.2f} s (stopped, throttled or frozen); at most {MOST_SHARE:.0%} "
+            "is allowed"
         )
         return structs.replace(
             values, generator=structs.replace(generator, verdict="INVALID", reason=reason)
@@ -210,8 +210,8 @@ def gap_warnings(generator: GeneratorHealth) -> Iterator[str]:
     """Warnings for the reader of a run with gaps."""
     if generator.gap_s and generator.verdict != "INVALID":
         yield (
-            f"a load process was away for {generator.gap_s:.2f} s of the window "
-            "(stopped, throttled or frozen). The "
-            f"rates leave that time out. {generator.gap_operations:,} acquires overlapped it "
-            f"({generator.gap_failures:,} failed), and no limit fails because of them"
+            f"a load process was away for {generator.gap_s:.2f} s of the window (stopped, "
+            f"throttled or frozen). The rates exclude this time. {generator.gap_operations:,} "
+            f"acquires overlapped it ({generator.gap_failures:,} failed), and no limit fails "
+            "because of them"
         )

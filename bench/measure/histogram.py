@@ -69,7 +69,7 @@ class Histogram:
             return
         if int(values.min()) < 0:
             raise ValueError(
-                f"a duration of {int(values.min())} ns was measured: times are out of order"
+                f"a duration of {int(values.min())} ns was measured, so times are out of order"
             )
         self.counts += np.bincount(bucket_indices(values), minlength=_BUCKETS)
         self.count += len(values)
@@ -137,7 +137,9 @@ class Histogram:
             ) from error
         bounds = (hdr.lowest_trackable_value, hdr.highest_trackable_value, hdr.significant_figures)
         if bounds != (1, HIGHEST_NS, DIGITS):
-            raise ValueError("an HDR histogram with other bounds than 1 ns … 1 hour, three digits")
+            raise ValueError(
+                "the HDR histogram does not have the bounds 1 ns … 1 hour and three digits"
+            )
         histogram = cls()
         histogram.counts[:] = np.ctypeslib.as_array(hdr.counts).astype(np.int64)
         filled = np.flatnonzero(histogram.counts).tolist()
@@ -229,16 +231,20 @@ class Sums:
             state.numbers.keys() != self.numbers.keys()
             or state.histograms.keys() != self.histograms.keys()
         ):
-            raise ValueError("not a fold of this lockbench")
+            raise ValueError("this is not a partial result of this lockbench")
         for section, counts in state.numbers.items():
             whole = all(name.removeprefix("-").isdecimal() for name in counts)
             if counts.keys() != self.numbers[section].keys() and not (
                 section in self._free and whole
             ):
-                raise ValueError(f"not a fold of this lockbench, by its {section}")
+                raise ValueError(
+                    f"this is not a partial result of this lockbench: its {section} differs"
+                )
             self.add(section, counts)
         for name, (text, sum_ns, max_ns) in state.histograms.items():
             if min(sum_ns, max_ns) < 0:
-                raise ValueError(f"not a fold of this lockbench, by its histogram {name}")
+                raise ValueError(
+                    f"this is not a partial result of this lockbench: its histogram {name} differs"
+                )
             self.histograms[name].merge(Histogram.decode(text, sum_ns, max_ns))
         self.longest_ns = max(self.longest_ns, state.longest_ns)

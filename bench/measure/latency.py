@@ -37,14 +37,14 @@ Figure = Literal["p50", "p90", "p99", "p999", "p9999", "max"]
 class Percentiles(Section, frozen=True, kw_only=True):
     """Percentiles in seconds. null: fewer than ten samples lie beyond the percentile."""
 
-    p50: Annotated[Amount | None, says("50 % of the samples do not exceed it")]
-    p90: Annotated[Amount | None, says("90 % of the samples do not exceed it")] = None
-    p99: Annotated[Amount | None, says("99 % of the samples do not exceed it")]
+    p50: Annotated[Amount | None, says("50 % of the samples are at most this value")]
+    p90: Annotated[Amount | None, says("90 % of the samples are at most this value")] = None
+    p99: Annotated[Amount | None, says("99 % of the samples are at most this value")]
     p999: Annotated[
-        Amount | None, says("99.9 % of the samples do not exceed it", label="p99.9")
+        Amount | None, says("99.9 % of the samples are at most this value", label="p99.9")
     ] = None
     p9999: Annotated[
-        Amount | None, says("99.99 % of the samples do not exceed it", label="p99.99")
+        Amount | None, says("99.99 % of the samples are at most this value", label="p99.99")
     ] = None
     max: Annotated[Amount | None, says("largest sample; null without samples")] = None
 
@@ -87,7 +87,7 @@ class Latency(Percentiles, frozen=True, kw_only=True):
         """Yield also sentences for figures without samples, and for a mean above the maximum."""
         yield from super().contradictions()
         if not self.count and any(value is not None for value in (self.mean, self.p50, self.max)):
-            yield "it has figures, and no samples"
+            yield "it has figures, but no samples"
         if self.mean is not None and self.max is not None and self.mean > self.max * (1 + 1e-9):
             yield f"its mean ({self.mean:.6g}) is above its largest sample ({self.max:.6g})"
 
@@ -99,9 +99,9 @@ class AllAcquires(Percentiles, frozen=True, kw_only=True):
     """
 
     count: Annotated[Count, says("all acquires")]
-    failed: Annotated[Count, says("those of them that did not get the lock")]
+    failed: Annotated[Count, says("acquires that did not get the lock")]
     infinite: Annotated[
-        tuple[Figure, ...], says("those that ten failed acquires or more reach (max: one)")
+        tuple[Figure, ...], says("the percentiles that at least ten failed acquires reach")
     ]
 
     def value_of(self, name: str) -> object:
@@ -115,7 +115,7 @@ class AllAcquires(Percentiles, frozen=True, kw_only=True):
         if self.failed > self.count:
             yield f"{self.failed} of {self.count} acquires failed"
         if both := [name for name in self.infinite if getattr(self, name) is not None]:
-            yield f"{', '.join(both)} is infinite, and has a value"
+            yield f"{', '.join(both)} is infinite, but has a value"
 
 
 class Latencies(Section, frozen=True, kw_only=True):
@@ -124,7 +124,7 @@ class Latencies(Section, frozen=True, kw_only=True):
     acquire: Annotated[
         Latency,
         says(
-            "acquired ones, from the intended start until acquire returned",
+            "successful acquires, from the intended start until acquire returned",
             shown="table curve several:count,mean",
             note="from the intended start",
         ),
@@ -132,7 +132,7 @@ class Latencies(Section, frozen=True, kw_only=True):
     acquire_all: Annotated[
         AllAcquires,
         says(
-            "of all acquires: what limits, compare and gate read as acquire.p99",
+            "all acquires; limits, compare and gate read this as acquire.p99",
             label="all",
             shown="table several:p50,p90,p99,p999,max compare:p50,p99",
             note="failed ones as ∞",
@@ -141,7 +141,7 @@ class Latencies(Section, frozen=True, kw_only=True):
     acquire_service: Annotated[
         Latency,
         says(
-            "acquired ones, from the actual start: without the generator's queue",
+            "successful acquires, from the actual start, so without the generator's queue",
             label="service",
             shown="table",
             note="from the actual start",
@@ -150,7 +150,7 @@ class Latencies(Section, frozen=True, kw_only=True):
     acquire_failed: Annotated[
         Latency,
         says(
-            "all others, from the intended start; they count as misses of an SLO",
+            "failed acquires, from the intended start; they count as misses of an SLO",
             label="failed",
             shown="table curve",
             note="gave up",
@@ -159,14 +159,14 @@ class Latencies(Section, frozen=True, kw_only=True):
     release: Annotated[
         Latency,
         says(
-            "from before the release was sent until it returned",
+            "the time from before the release was sent until it returned",
             shown="table curve several:p50,p99 compare:p50",
         ),
     ]
     handoff: Annotated[
         Latency,
         says(
-            "a holder's release sent until the next grant there, another caller waiting",
+            "the time from a release to the next grant, while another caller waits",
             label="hand-off",
             shown="table curve several:p50,p99 compare:p50",
             note="release sent → next grant",
@@ -174,11 +174,11 @@ class Latencies(Section, frozen=True, kw_only=True):
     ]
     hold: Annotated[
         Latency,
-        says("from when acquire returned until the release was sent", shown="table curve"),
+        says("the time from the return of acquire until the release was sent", shown="table curve"),
     ]
     wait: Annotated[
         Latency,
-        says("acquired ones, from the actual start until the winning attempt: what others cost"),
+        says("successful acquires: the time from the actual start until the attempt that won"),
     ]
 
 
@@ -188,7 +188,7 @@ class Waiting(Section, frozen=True, kw_only=True):
     jain: Annotated[
         Share | None,
         says(
-            "Jain's index of the callers' leases in the window; 1: even; null: none",
+            "how evenly callers got leases (Jain's index); 1 is even; null without leases",
             label="Jain",
             unit="factor",
             shown="line",
@@ -201,21 +201,20 @@ class Waiting(Section, frozen=True, kw_only=True):
     asked: Annotated[
         Count | None, says("callers that wanted a lease in the window; null: older")
     ] = None
-    unserved: Annotated[Count | None, says("those of them that got none; null: older")] = None
+    unserved: Annotated[
+        Count | None, says("callers that wanted a lease and got none; null: older")
+    ] = None
     wakeups: Annotated[
         Count,
         says(
-            "turns passed from one process to another, over the whole run",
+            "how often a turn passed from one process to another, over the whole run",
             label="turns passed between processes",
             shown="line",
         ),
     ] = 0
     polls: Annotated[
         Count,
-        says(
-            "attempts beyond an acquire's first, and looks at who holds, over the whole run",
-            shown="line",
-        ),
+        says("repeated attempts and queries for the holder, over the whole run", shown="line"),
     ] = 0
 
 
@@ -383,15 +382,16 @@ class OverTime(Section, frozen=True, kw_only=True):
     origin_ns: Annotated[int, says("start of the measured window, ns of CLOCK_MONOTONIC")]
     slice_s: Annotated[Amount, says("width of a slice")]
     start_s: Annotated[
-        tuple[float, ...], says("of each slice, from the window's start; below 0: warm-up")
+        tuple[float, ...],
+        says("the start of each slice, from the start of the window; below 0 is warm-up"),
     ]
     granted: Annotated[
-        tuple[Count, ...], says("leases granted in the slice, whenever their acquire began")
+        tuple[Count, ...], says("leases granted in the slice, even if their acquire began earlier")
     ]
     outcomes: Annotated[dict[str, tuple[Count, ...]], says("acquires by outcome")]
     split_votes: Annotated[tuple[Count, ...], says("rounds that were split votes")]
     margin: Annotated[
-        dict[str, tuple[Count, ...]], says("leases whose round closed, by vote margin")
+        dict[str, tuple[Count, ...]], says("leases by vote margin, counted when their round closed")
     ]
     acquire: Annotated[AcquireOverTime, says("latency of acquired ones")]
 

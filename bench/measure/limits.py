@@ -35,17 +35,20 @@ class Limits(Section, frozen=True, kw_only=True):
     not known."""
 
     cpu_quota_cores: Annotated[
-        float | None, says("cores that the CPU quota allows; null: no quota, or not known")
+        float | None,
+        says("cores that the CPU quota allows; null if there is no quota or it is unknown"),
     ] = None
-    periods: Annotated[Count | None, says("periods of the quota that passed")] = None
+    periods: Annotated[Count | None, says("how many quota periods passed")] = None
     throttled_periods: Annotated[
         Count | None, says("periods in which the quota stopped this container")
     ] = None
-    throttled_s: Annotated[Amount | None, says("for how long, over all of its cores")] = None
-    steal_ratio: Annotated[
-        Share | None, says("of this machine's CPU time: what its host gave to others")
+    throttled_s: Annotated[
+        Amount | None, says("how long the quota stopped this container, summed over its cores")
     ] = None
-    suspended_s: Annotated[Amount | None, says("for how long the machine was suspended")] = None
+    steal_ratio: Annotated[
+        Share | None, says("share of this machine's CPU time that its host gave to others")
+    ] = None
+    suspended_s: Annotated[Amount | None, says("how long the machine was suspended")] = None
 
     @property
     def throttled_ratio(self) -> float:
@@ -58,14 +61,14 @@ class Limits(Section, frozen=True, kw_only=True):
         if self.throttled_ratio > THROTTLED_MOST:
             quota = "" if self.cpu_quota_cores is None else f" of {self.cpu_quota_cores:g} cores"
             reasons.append(
-                f"the CPU quota{quota} throttled this container in "
-                f"{self.throttled_periods:,} of {self.periods:,} "
-                "periods: latencies and rates are not known; give it more CPU, or load it less"
+                f"the CPU quota{quota} throttled this container in {self.throttled_periods:,} of "
+                f"{self.periods:,} periods, so latencies and rates are unknown; give it more CPU, "
+                "or lower the load"
             )
         if (self.suspended_s or 0.0) >= SUSPENDED_LEAST_S:
             reasons.append(
-                f"the machine was suspended for {self.suspended_s:.1f} s: figures are "
-                "not known; repeat it"
+                f"the machine was suspended for {self.suspended_s:.1f} s, so the figures are "
+                "unknown; run again"
             )
         return reasons
 
@@ -74,15 +77,13 @@ class Limits(Section, frozen=True, kw_only=True):
         sentences = []
         if self.throttled_periods and self.throttled_ratio <= THROTTLED_MOST:
             sentences.append(
-                f"the CPU quota throttled this container in {self.throttled_periods:,} "
-                f"of {self.periods:,} periods: "
-                "the slowest operations may come from that"
+                f"the CPU quota throttled this container in {self.throttled_periods:,} of "
+                f"{self.periods:,} periods; this may explain the slowest operations"
             )
         if (self.steal_ratio or 0.0) >= STEAL_MUCH:
             sentences.append(
-                f"this machine's host gave {self.steal_ratio:.0%} of its CPU time to "
-                "others (steal): "
-                "rates are lower bounds"
+                f"this machine's host gave {self.steal_ratio:.0%} of its CPU time to others "
+                "(steal), so rates are lower bounds"
             )
         return sentences
 

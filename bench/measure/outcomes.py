@@ -27,10 +27,10 @@ class Outcomes(Section, frozen=True, kw_only=True):
     """Acquires by outcome."""
 
     acquired: Annotated[Count, says("got the lock", higher_is_better=True)] = 0
-    contended: Annotated[Count, says("a quorum refused: the lock is held")] = 0
-    split_vote: Annotated[Count, says("could not win, and saw no other quorum")] = 0
+    contended: Annotated[Count, says("a quorum refused, because another caller holds the lock")] = 0
+    split_vote: Annotated[Count, says("a quorum answered, but no quorum granted or refused")] = 0
     unreachable: Annotated[Count, says("a quorum was impossible")] = 0
-    too_late: Annotated[Count, says("a quorum granted, but nothing of the validity was left")] = 0
+    too_late: Annotated[Count, says("a quorum granted, but no validity was left")] = 0
 
     @property
     def total(self) -> int:
@@ -44,24 +44,23 @@ class OutcomeShares(Section, frozen=True, kw_only=True):
     acquired: Annotated[
         Share | None,
         says(
-            "got the lock",
-            shown="several compare",
-            metric="acquire.success",
-            higher_is_better=True,
+            "got the lock", shown="several compare", metric="acquire.success", higher_is_better=True
         ),
     ] = None
-    contended: Annotated[Share | None, says("a quorum refused: the lock is held")] = None
-    split_vote: Annotated[Share | None, says("could not win, and saw no other quorum")] = None
-    unreachable: Annotated[Share | None, says("a quorum was impossible")] = None
-    too_late: Annotated[
-        Share | None, says("a quorum granted, but nothing of the validity was left")
+    contended: Annotated[
+        Share | None, says("a quorum refused, because another caller holds the lock")
     ] = None
+    split_vote: Annotated[
+        Share | None, says("a quorum answered, but no quorum granted or refused")
+    ] = None
+    unreachable: Annotated[Share | None, says("a quorum was impossible")] = None
+    too_late: Annotated[Share | None, says("a quorum granted, but no validity was left")] = None
 
 
 class Releases(Section, frozen=True, kw_only=True):
     """Releases by outcome."""
 
-    released: Annotated[Count, says("found ours on a quorum and deleted")] = 0
+    released: Annotated[Count, says("a quorum still had the lease and deleted it")] = 0
     gone: Annotated[Count, says("no longer ours")] = 0
     unreachable: Annotated[Count, says("neither could be established")] = 0
 
@@ -69,13 +68,17 @@ class Releases(Section, frozen=True, kw_only=True):
 class Votes(Section, frozen=True, kw_only=True):
     """Votes of the last round of each operation, as they stood when it closed."""
 
-    margin: Annotated[dict[str, Count], says("leases by vote margin = granted − quorum")]
+    margin: Annotated[dict[str, Count], says("leases by vote margin (granted − quorum)")]
     granted: Annotated[Count, says("the key was set")]
     refused: Annotated[Count, says("the key is held")]
     errored: Annotated[Count, says("a definite error reply", shown="line")]
-    silent: Annotated[Count, says("sent, no reply: may have happened", shown="line")]
-    absent: Annotated[Count, says("not sent: down, lagging or abstaining", shown="line")]
-    undecided: Annotated[Count, says("still open when the record was last written")]
+    silent: Annotated[
+        Count, says("sent without a reply; the command may have taken effect", shown="line")
+    ]
+    absent: Annotated[
+        Count, says("not sent, because the instance was down, lagging or abstaining", shown="line")
+    ]
+    undecided: Annotated[Count, says("votes still open when the record was last written")]
 
 
 class SplitVotes(Section, frozen=True, kw_only=True):

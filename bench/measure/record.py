@@ -24,34 +24,37 @@ class OperationFacts(Section, frozen=True, kw_only=True):
     """
 
     intended_ns: Annotated[
-        int, says("when the schedule wanted the acquire to start (closed loop: start_ns)")
+        int, says("when the schedule wanted the acquire to start (in a closed loop: start_ns)")
     ] = 0
-    start_ns: Annotated[int, says("when the caller really called acquire")]
+    start_ns: Annotated[int, says("when the caller called acquire")]
     attempt_ns: Annotated[
-        int, says("before the first command of the last attempt that was sent")
+        int, says("just before the first command of the last attempt was sent")
     ] = 0
     granted_ns: Annotated[int, says("the clock reading that the validity check used")] = 0
-    valid_until_ns: Annotated[int, says("end of the lease on our clock")] = 0
+    valid_until_ns: Annotated[int, says("the end of the lease on our clock")] = 0
     work_end_ns: Annotated[int, says("end of the protected work")] = 0
     release_sent_ns: Annotated[int, says("before the release was sent")] = 0
     release_replied_ns: Annotated[int, says("when release returned")] = 0
-    ended_ns: Annotated[int, says("when acquire returned, whatever its outcome")]
+    ended_ns: Annotated[int, says("when acquire returned, with any outcome")]
     resource: Annotated[int, says("index of the resource")]
     caller: Annotated[int, says("index of the user over all workers")]
     outcome: Annotated[str, says("of the acquire")]
     votes: Annotated[
         int,
         says(
-            "granted, refused, errored, silent, absent, undecided: a byte each, lowest "
-            "first; then 1 where some came "
-            "after the record was written"
+            "counts of granted, refused, errored, silent, absent, undecided, in one byte each "
+            "from the lowest; then 1 if some votes came after the record was written"
         ),
     ] = 0
-    attempts: Annotated[int, says("rounds; those that were split votes × 2^32")] = 0
+    attempts: Annotated[int, says("rounds, plus the rounds that were split votes × 2^32")] = 0
     owner: Annotated[int, says("64-bit digest of the owner token, as a signed integer")] = 0
-    sequence: Annotated[int, says("its place in the history of its worker, from 1")]
-    release_outcome: Annotated[str, says("of the release; none: there was none")] = "none"
-    reader: Annotated[bool, says("whether other readers might hold the resource, too")] = False
+    sequence: Annotated[int, says("position of the operation in its worker's history, from 1")]
+    release_outcome: Annotated[
+        str, says("outcome of the release; none if there was no release")
+    ] = "none"
+    reader: Annotated[
+        bool, says("true if other readers may hold the resource at the same time")
+    ] = False
 
     @classmethod
     def of(cls, record: np.void) -> Self:

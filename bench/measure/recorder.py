@@ -191,7 +191,7 @@ class Recorder:
     def _make_segment(self, base: int) -> Segment:
         path = self._path(base)
         size = self._segment_records * RECORD_BYTES
-        cure = f"free disk space ({size} bytes) or run with a shorter --duration"
+        cure = f"free disk space ({size} bytes), or run with a shorter --duration"
         with writing(path, cure), path.open("xb+", buffering=0) as file:
             try:
                 os.posix_fallocate(file.fileno(), 0, size)

@@ -28,20 +28,22 @@ class Document(Section, frozen=True, kw_only=True):
     """The first fields of every result. null means not known, or not applicable."""
 
     schema_version: Annotated[
-        Literal[1], says("version of this document's form; readers refuse others")
+        Literal[1], says("version of the form of this document; readers refuse other versions")
     ] = 1
     kind: Annotated[str, says("the command that made it")]
-    id: Annotated[str, says("of the run; part of its keys on the servers")]
+    id: Annotated[str, says("id of the run, which is part of its keys on the servers")]
     command: Annotated[tuple[str, ...], says("as typed, without secrets")]
     started_at: Annotated[str, says("UTC, ISO 8601")]
     duration_s: Annotated[Amount, says("from beginning to end")]
     environment: Annotated[
-        Environment, says("where it happened: this machine, and the process that led")
+        Environment, says("where the run happened: this machine, and the process that led the run")
     ]
-    verdict: Annotated[Verdict, says("what came out of it, in one word")]
-    interrupted: Annotated[bool, says("whether it was ended before its time")] = False
-    seed: Annotated[int | None, says("every random choice follows from it")] = None
-    warnings: Annotated[tuple[str, ...], says("what a reader must know about these figures")] = ()
+    verdict: Annotated[Verdict, says("the answer of the run, in one word")]
+    interrupted: Annotated[bool, says("true if the run was stopped early")] = False
+    seed: Annotated[int | None, says("the seed of all random choices")] = None
+    warnings: Annotated[
+        tuple[str, ...], says("facts that a reader of these figures must know")
+    ] = ()
 
 
 def write_result(result: Document, folder: Path) -> Path:
@@ -51,8 +53,8 @@ def write_result(result: Document, folder: Path) -> Path:
     """
     path = folder / RESULT_NAME
     if path.exists():
-        raise EnvironmentNotReadyError(f"{path} exists and is kept; choose another --out")
-    cure = "free the disk or choose another --out"
+        raise EnvironmentNotReadyError(f"{path} exists and is not replaced; choose another --out")
+    cure = "free disk space, or choose another --out"
     with writing(path, cure):
         folder.mkdir(parents=True, exist_ok=True)
     write_whole(path, json.dumps(builtins_of(result), indent=1, ensure_ascii=False) + "\n", cure)
@@ -91,28 +93,28 @@ def read_result(place: Path) -> dict[str, object]:
         with path.open("rb") as file:
             data = file.read(MOST_BYTES + 1)
         if len(data) > MOST_BYTES:
-            raise ValueError(f"it has more than {MOST_BYTES >> 20} MiB")
+            raise ValueError(f"the file is larger than {MOST_BYTES >> 20} MiB")
         result = json.loads(
             data.decode("utf-8-sig"), parse_constant=_no_number, parse_float=_finite
         )
     except OSError as error:
         raise UsageError(
-            f"cannot read {path}: {error.strerror}; give a result folder of lockbench"
+            f"cannot read {path}: {error.strerror}; name a result folder of lockbench"
         ) from error
     except (ValueError, RecursionError) as error:
         raise UsageError(
-            f"{path} is not a result: {error}; give a result folder of lockbench"
+            f"{path} is not a result: {error}; name a result folder of lockbench"
         ) from error
     version = result.get("schema_version") if isinstance(result, dict) else None
     if version is None:
         raise UsageError(
-            f"{path} is not a result, because it has no schema_version; give a result "
-            "folder of lockbench"
+            f"{path} is not a result, because it has no schema_version; name a result folder of "
+            "lockbench"
         )
     if version != SCHEMA_VERSION:
         raise UsageError(
-            f"{path} has schema_version {version!r}, and this lockbench reads {SCHEMA_VERSION}; "
-            "read it with the lockbench that made it"
+            f"{path} has schema_version {version!r}, but this lockbench reads {SCHEMA_VERSION}; "
+            "read it with the lockbench that wrote it"
         )
     return {key: _masked(value) for key, value in result.items()}
 

@@ -49,7 +49,7 @@ class Rate(Section, frozen=True, kw_only=True):
     offered_per_s: Annotated[
         Amount | None,
         says(
-            "operations that the schedule asks for; null in closed loop",
+            "operations that the schedule requests; null in a closed loop",
             label="offered",
             shown="beside",
         ),
@@ -66,10 +66,11 @@ class Rate(Section, frozen=True, kw_only=True):
     ]
     completed_per_s: Annotated[
         Amount | None,
-        says("acquires that returned in the window, whatever their outcome", higher_is_better=True),
+        says("acquires that returned in the window, with any outcome", higher_is_better=True),
     ]
     sustained: Annotated[
-        bool | None, says("open loop: whether 0.99 of what was due was done; if not, a queue grew")
+        bool | None,
+        says("open loop: true if 99 % of the due work was done; otherwise a queue grew"),
     ]
 
 
@@ -77,7 +78,7 @@ class Attempts(Latency, frozen=True, kw_only=True):
     """Rounds per lease. The figures are rounds instead of seconds, and each sample is a lease."""
 
     total: Annotated[
-        Count, says("rounds of all operations in the window, also of those that failed")
+        Count, says("rounds of all operations in the window, failed operations included")
     ]
 
 
@@ -92,25 +93,24 @@ class Cost(Section, frozen=True, kw_only=True):
     round_trips_per_acquire: Annotated[
         Amount | None,
         says(
-            "rounds (all instances in parallel) and releases",
+            "rounds (one to all instances in parallel) and releases",
             label="trips",
             shown="line several",
         ),
     ]
     bytes_per_acquire: Annotated[
         Amount | None,
-        says("bytes sent and received, all instances", label="bytes", shown="several"),
+        says("bytes sent to and received from all instances", label="bytes", shown="several"),
     ]
     client_cpu_us_per_cycle: Annotated[
         Amount | None,
         says("CPU of the load processes", label="client CPU", shown="line several compare"),
     ]
     server_cpu_us_per_cycle: Annotated[
-        Amount | None,
-        says("CPU of all servers", label="server CPU", shown="line several compare"),
+        Amount | None, says("CPU of all servers", label="server CPU", shown="line several compare")
     ]
     beside_cpu_ratio: Annotated[
-        Amount | None, says("of a core: what follows and judges the run, meanwhile")
+        Amount | None, says("CPU of following and judging the run, in cores")
     ] = None
 
 
@@ -119,9 +119,9 @@ class LoadGap(Section, frozen=True, kw_only=True):
 
     worker: Annotated[Count, says("index of the process")]
     pid: Annotated[Count, says("of the process")]
-    at_s: Annotated[float, says("when it began, from the start of the measured window")]
-    for_s: Annotated[Amount, says("from its beginning to its end")]
-    lost_s: Annotated[Amount, says("how long the process was away in between")]
+    at_s: Annotated[float, says("when the gap began, from the start of the measured window")]
+    for_s: Annotated[Amount, says("how long the gap lasted")]
+    lost_s: Annotated[Amount, says("how long the process was away within the gap")]
 
 
 class GeneratorHealth(Section, frozen=True, kw_only=True):
@@ -130,31 +130,28 @@ class GeneratorHealth(Section, frozen=True, kw_only=True):
     cpu_ratio: Annotated[
         Amount | None,
         says(
-            "of the busiest load process; from 0.9 on the rate is a lower bound",
+            "CPU share of the busiest load process; from 0.9 on, the rate is a lower bound",
             label="CPU",
             shown="line",
         ),
     ]
     scheduler_lag_p99_s: Annotated[
         Amount | None,
-        says("99 % of the timers fired no later than this", label="lag p99", shown="line"),
+        says("99 % of the timers fired at most this late", label="lag p99", shown="line"),
     ]
     timer_lateness_p99_s: Annotated[
-        Amount | None, says("99 % of waits for a due time ended no later")
+        Amount | None, says("99 % of waits for a due time ended at most this late")
     ] = None
     late_starts: Annotated[
-        Count,
-        says(
-            "open loop: operations that the timer began late (the generator's fault)", shown="line"
-        ),
+        Count, says("open loop: operations that the generator began late", shown="line")
     ]
     queued_starts: Annotated[
-        Count, says("open loop: operations due while no caller was free (load)", shown="line")
+        Count, says("open loop: operations due while no caller was free", shown="line")
     ]
     littles_law_ratio: Annotated[
         Amount | None,
         says(
-            "closed loop: callers at work or thinking ÷ users; must be 1",
+            "closed loop: callers at work or thinking, divided by users; must be 1",
             label="Little",
             unit="factor",
             shown="line",
@@ -163,17 +160,17 @@ class GeneratorHealth(Section, frozen=True, kw_only=True):
     verdict: Annotated[
         GeneratorWord, says("INVALID: no figure counts; LATE, UNKNOWN: latencies are upper bounds")
     ]
-    reason: Annotated[str | None, says("why it is not VALID, else null")]
+    reason: Annotated[str | None, says("why the generator is not VALID; null if it is VALID")]
     gap_s: Annotated[
-        Amount, says("how long the process that was away most was away in the window")
+        Amount, says("how long the load process with the longest absence was away in the window")
     ] = 0.0
     gap_operations: Annotated[
-        Count, says("acquires of the window that touched a gap of any load process")
+        Count, says("acquires in the window that overlapped an absence of a load process")
     ] = 0
     gap_failures: Annotated[
-        Count, says("those of them that failed: the generator's, not the lock's")
+        Count, says("failed acquires among gap_operations; no limit fails because of them")
     ] = 0
-    gaps: Annotated[tuple[LoadGap, ...], says("up to 50 of the longest, in their order")] = ()
+    gaps: Annotated[tuple[LoadGap, ...], says("the longest gaps in order of time, at most 50")] = ()
 
     def contradictions(self) -> Iterator[str]:
         """Yield a sentence for a word without its reason, or a reason without its word."""
@@ -188,10 +185,11 @@ class Example(Section, frozen=True, kw_only=True):
     at_ns: Annotated[int, says("when, on CLOCK_MONOTONIC")]
     blame: Annotated[
         str | None,
-        says("unsafe recipe, injected fault or unexplained; null for what violates nothing"),
+        says("unsafe recipe, injected fault or unexplained; null if nothing was violated"),
     ]
     operations: Annotated[
-        tuple[OperationFacts, ...], says("those involved, the culprit or the earlier one first")
+        tuple[OperationFacts, ...],
+        says("the operations involved; the culprit or the earlier comes first"),
     ]
 
 
@@ -199,15 +197,15 @@ class Holder(Section, frozen=True, kw_only=True):
     """The holders of one resource and their times, in µs from the start of the measured window."""
 
     resource: Annotated[Count, says("index of the resource")]
-    leases: Annotated[Count, says("how many leases it saw, over the whole run")]
+    leases: Annotated[Count, says("leases that the oracle saw here, over the whole run")]
     spans_us: Annotated[
-        tuple[tuple[int, int], ...], says("from when to when `rows` has all its leases")
+        tuple[tuple[int, int], ...], says("the times between which `rows` has all leases")
     ]
     rows: Annotated[
         tuple[tuple[int, int, int, int, int, int], ...],
         says(
-            "granted_us, end_us, valid_until_us, work_end_us, caller, fault (1: the "
-            "lease overlaps another)"
+            "granted_us, end_us, valid_until_us, work_end_us, caller, fault (1 if the lease "
+            "overlaps another)"
         ),
     ]
 
@@ -215,8 +213,8 @@ class Holder(Section, frozen=True, kw_only=True):
 class SafetyReport(Section, frozen=True):
     """Whether the lock held over the whole run. `reason` explains every verdict except SAFE."""
 
-    verdict: Annotated[SafetyWord, says("one word, as the README of bench/safety explains it")]
-    reason: Annotated[str | None, says("explains VIOLATED and UNKNOWN, or that nothing was tested")]
+    verdict: Annotated[SafetyWord, says("one word; the README of bench/safety explains it")]
+    reason: Annotated[str | None, says("the reason for VIOLATED, UNKNOWN or NOT TESTED")]
     violations: Annotated[
         Count, says("service_faults, under the name that thresholds use", shown="beside")
     ] = 0
@@ -232,69 +230,65 @@ class SafetyReport(Section, frozen=True):
         says("clients that worked past their validity while another had the lease", shown="table"),
     ] = 0
     granted_invalid: Annotated[
-        Count, says("grants accepted at or after their own end", shown="table")
+        Count, says("grants accepted when their validity had already ended", shown="table")
     ] = 0
     foreign_deletes: Annotated[
         Count, says("releases that removed another's lease", shown="table")
     ] = 0
     spurious_refusals: Annotated[
         Count,
-        says(
-            "refusals during which fewer than `capacity` others can have held a key", shown="table"
-        ),
+        says("refusals while at most `capacity` − 1 others can have held a key", shown="table"),
     ] = 0
     unexplained: Annotated[
         Count,
         says(
-            "violations that neither an unsafe recipe nor an injected fault explains",
-            shown="table",
+            "violations without an unsafe recipe or an injected fault as their cause", shown="table"
         ),
     ] = 0
     contested_leases: Annotated[
-        Count, says("leases that another caller asked for while they were valid", shown="table")
+        Count, says("leases that another caller requested while they were valid", shown="table")
     ] = 0
     tested_leases: Annotated[
         Count,
         says(
-            "leases held for a time in which another attempt's command was sent, with all "
-            "`capacity` places taken",
+            "leases during which another attempt was sent while all `capacity` places were taken",
             shown="table beside",
         ),
     ] = 0
     misreports: Annotated[
-        tuple[str, ...], says("what the recipe reported and cannot be, with its number")
+        tuple[str, ...], says("impossible reports of the recipe, with their counts")
     ] = ()
     judged_ratio: Annotated[
-        Share, says("share of the run's leases that were judged, by their resources; 1: all")
+        Share, says("share of the leases that were judged, chosen by resource; 1 means all")
     ] = 1.0
     upper_bound_95: Annotated[
-        Share | None, says("95 % sure: fewer than 3 ÷ tested_leases; null: not SAFE")
+        Share | None, says("95 % sure: a smaller share is violated; null unless SAFE")
     ] = None
     within_one_process: Annotated[
         bool,
         says(
-            "all callers of another package's recipe were of one process: a lock that "
-            "holds only there looks so"
+            "true if all callers of another package's recipe ran in one process, so a lock that "
+            "works only in one process looks safe"
         ),
     ] = False
     examples: Annotated[tuple[Example, ...], says("up to five findings of each kind")] = ()
     holders: Annotated[
-        tuple[Holder, ...], says("of some resources: violated ones, then the hottest")
+        tuple[Holder, ...], says("some resources: violated ones first, then the hottest")
     ] = ()
 
     def contradictions(self) -> Iterator[str]:
         """Yield a sentence for each place where the word contradicts the counts."""
         broken = self.service_faults + self.granted_invalid + self.foreign_deletes
         if self.violations != self.service_faults:
-            yield f"violations is {self.violations}, and service_faults is {self.service_faults}"
+            yield f"violations is {self.violations}, but service_faults is {self.service_faults}"
         if self.verdict == "VIOLATED" and not broken:
-            yield "VIOLATED, and no rule is counted as broken"
+            yield "the word is VIOLATED, but no rule is counted as broken"
         if self.verdict != "VIOLATED" and broken:
-            yield f"{self.verdict}, and rules are counted as broken: {broken} times"
+            yield f"the word is {self.verdict}, but {broken} broken rules are counted"
         if self.verdict == "SAFE" and self.tested_leases < TESTED_LEAST:
-            yield f"SAFE over {self.tested_leases} tested leases: NOT TESTED below {TESTED_LEAST}"
+            yield f"SAFE with {self.tested_leases} tested leases: NOT TESTED below {TESTED_LEAST}"
         if self.verdict == "NOT TESTED" and self.tested_leases >= TESTED_LEAST:
-            yield f"NOT TESTED over {self.tested_leases} tested leases"
+            yield f"the word is NOT TESTED with {self.tested_leases} tested leases"
         if (self.verdict == "SAFE") != (self.reason is None):
             yield f"{self.verdict} beside the reason {self.reason!r}"
         bound = 3 / self.tested_leases if self.verdict == "SAFE" else None
@@ -302,7 +296,7 @@ class SafetyReport(Section, frozen=True):
             bound or 0.0, self.upper_bound_95 or 0.0
         ):
             yield (
-                f"its upper bound is {self.upper_bound_95}, and {self.tested_leases} tested "
+                f"the upper bound is {self.upper_bound_95}, but {self.tested_leases} tested "
                 f"leases give {bound}"
             )
 
@@ -311,15 +305,15 @@ class Exceptions(Section, frozen=True, kw_only=True):
     """The exceptions of the recipe over the whole run. A recipe must never raise."""
 
     raised: Annotated[
-        Count, says("exceptions of its acquires, its releases and of what it has started")
+        Count, says("exceptions of acquires, of releases and of the work that they started")
     ] = 0
     operations: Annotated[Count, says("acquires that were begun")] = 0
-    first: Annotated[str, says('the first one with file and line; "" = none')] = ""
+    first: Annotated[str, says('the first one with file and line; "" if there is none')] = ""
 
     def contradictions(self) -> Iterator[str]:
         """Yield a sentence if the count and the first exception contradict each other."""
         if bool(self.raised) != bool(self.first):
-            yield f"{self.raised} exceptions beside the first one {self.first!r}"
+            yield f"{self.raised} exceptions, but the first exception is {self.first!r}"
 
 
 class Measured(Section, frozen=True, kw_only=True):
@@ -347,13 +341,13 @@ class Measured(Section, frozen=True, kw_only=True):
 class FleetFacts(Section, frozen=True, kw_only=True):
     """The servers that the run started or targeted, and how durable they are."""
 
-    started: Annotated[bool, says("by us; false: named by the user")]
+    started: Annotated[bool, says("by lockbench; false if the user named them")]
     server: Annotated[
         ServerBinary | None, says("the program that was started; null for named targets")
     ]
     fsync: Annotated[str | None, says("the AOF policy it was started with; null for named targets")]
     fdatasync_s: Annotated[
-        SyncLatency | None, says("what a sync costs on their disk; null for named targets")
+        SyncLatency | None, says("the time of a sync on the servers' disk; null for named targets")
     ]
     instances: Annotated[tuple[InstanceFacts, ...], says("what each instance is")]
 
@@ -394,9 +388,9 @@ class OwnFleet(Section, frozen=True, kw_only=True):
 
     started: Annotated[Literal[True], says("they were started for it")] = True
     server: Annotated[ServerBinary, says("the program")]
-    fsync: Annotated[str | None, says("the AOF policy they were started with")] = None
+    fsync: Annotated[str | None, says("the AOF policy of the started servers")] = None
     fdatasync_s: Annotated[
-        SyncLatency | None, says("of this disk: seconds per append and fdatasync")
+        SyncLatency | None, says("seconds per append and fdatasync on this disk")
     ] = None
     instances: Annotated[tuple[InstanceFacts, ...], says("what each of them is")] = ()
 
@@ -406,18 +400,20 @@ class InfoDelta:
     """The difference between two readings of an instance's INFO."""
 
     address: Annotated[str, says("host:port or socket path, without secrets")]
-    warning: Annotated[str | None, says("why there are no counters, else null")]
+    warning: Annotated[str | None, says("why there are no counters; null if there are")]
     elapsed_s: Annotated[float, says("between the two")]
-    cpu_s: Annotated[float | None, says("system and user time, without forked children")] = None
+    cpu_s: Annotated[float | None, says("CPU time of system and user, without forked children")] = (
+        None
+    )
     commands_processed: Annotated[int | None, says("all commands")] = None
-    calls: Annotated[dict[str, int], says("by command, a sub-command as config|get")] = field(
-        default_factory=dict
+    calls: Annotated[dict[str, int], says("calls by command; sub-commands like config|get")] = (
+        field(default_factory=dict)
     )
     expired_keys: Annotated[int | None, says("keys that expired")] = None
-    evicted_keys: Annotated[int | None, says("keys that it evicted, for want of memory")] = None
+    evicted_keys: Annotated[int | None, says("keys that it evicted because memory was full")] = None
     aof: Annotated[
         dict[str, int | str],
-        says("increase of aof_delayed_fsync and aof_rewrites; sizes and states at the end"),
+        says("increase of aof_delayed_fsync and aof_rewrites, and sizes and states at the end"),
     ] = field(default_factory=dict)
 
     @property
@@ -434,13 +430,11 @@ class InstanceSeen(Section, frozen=True, kw_only=True):
     address: Annotated[str, says("host:port or socket path, without secrets")]
     state: Annotated[
         str,
-        says(
-            "the worst that a load process ended with: voting, abstaining, lagging, refused, down"
-        ),
+        says("the worst final state at a load process: voting, abstaining, lagging, refused, down"),
     ]
-    reason: Annotated[str, says('why it does not vote; "" = it does')] = ""
-    run_id: Annotated[str, says("differs after each of its starts")] = ""
-    server: Annotated[str | None, says("what runs there, and its version")] = None
+    reason: Annotated[str, says('why the instance does not vote; "" if it votes')] = ""
+    run_id: Annotated[str, says("an id that changes at each start of the server")] = ""
+    server: Annotated[str | None, says("name and version of the server")] = None
     release_command: Annotated[str, says("how its keys were deleted")] = ""
     commands: Annotated[Count, says("commands sent")] = 0
     bytes_sent: Annotated[Count, says("to it")] = 0
@@ -449,7 +443,7 @@ class InstanceSeen(Section, frozen=True, kw_only=True):
     reads: Annotated[Count, says("system calls that received")] = 0
     late_replies: Annotated[Count, says("replies that came after their round was decided")] = 0
     pending: Annotated[Count, says("commands without a reply at the end")] = 0
-    owed_releases: Annotated[Count, says("releases that could not be sent by the end")] = 0
+    owed_releases: Annotated[Count, says("releases that were still unsent at the end")] = 0
     reconnects: Annotated[Count, says("connections made after the first")] = 0
     errors: Annotated[dict[str, Count], says("errors by kind")] = msgspec.field(
         default_factory=dict
@@ -469,16 +463,14 @@ class InstanceReport(InstanceSeen, frozen=True, kw_only=True):
     ] = None
     cpu_us_per_command: Annotated[
         Amount | None,
-        says("CPU of the server ÷ commands it processed", label="CPU/cmd", shown="line"),
+        says("CPU time of the server ÷ commands that it processed", label="CPU/cmd", shown="line"),
     ] = None
-    info: Annotated[
-        InfoDelta | None, says("what its INFO counters say happened during the run")
-    ] = None
+    info: Annotated[InfoDelta | None, says("change of its INFO counters in the run")] = None
     leaked_keys: Annotated[
-        Count | None, says("keys of the run left at its end, then unlinked; null: not checked")
+        Count | None, says("keys of the run that were left and then unlinked; null if not checked")
     ] = None
     other_keys: Annotated[
-        Count | None, says("keys left under other names, on servers of ours; null: not counted")
+        Count | None, says("keys left under other names, on started servers; null if not counted")
     ] = None
 
 
@@ -491,18 +483,18 @@ class InjectedFault(Section, frozen=True, kw_only=True):
     kind: Annotated[str, says("as in the scenario")]
     target: Annotated[str, says("instance:i or worker:i")]
     params: Annotated[dict[str, Any], says("as in the scenario")]
-    phase: Annotated[Literal["fixed", "random"], says("random: begun up to 1 s later, by the seed")]
-    at_s: Annotated[float, says("when it was due, the random phase included")]
-    for_s: Annotated[float | None, says("how long; null: to the end of the window")]
+    phase: Annotated[Literal["fixed", "random"], says("random: up to 1 s later, by the seed")]
+    at_s: Annotated[float, says("when the fault was due, with the random phase")]
+    for_s: Annotated[float | None, says("duration; null: to the end of the window")]
     begun_s: Annotated[float | None, says("when it began")]
     ended_s: Annotated[float | None, says("when it was undone")]
-    begun_ns: Annotated[int | None, says("monotonic, before the first step; null: never begun")]
-    in_force_ns: Annotated[int | None, says("monotonic, when it was there; null: never")]
-    ended_ns: Annotated[int | None, says("monotonic, after the last step of its undoing")]
+    begun_ns: Annotated[int | None, says("monotonic, before the first step; null if never")]
+    in_force_ns: Annotated[int | None, says("monotonic, when it was in force; null if never")]
+    ended_ns: Annotated[int | None, says("monotonic, after the last step of undoing")]
     skipped: Annotated[str | None, says("why it never began")]
-    failed: Annotated[str | None, says("what went wrong while it began or was undone")]
+    failed: Annotated[str | None, says("what failed at the start or at the undoing of the fault")]
     detail: Annotated[
-        dict[str, Any], says("what else the kind tells, such as lost_bytes of a power cut")
+        dict[str, Any], says("further facts of this kind, such as lost_bytes of a power cut")
     ]
 
 
@@ -511,24 +503,20 @@ class JudgedThreshold(Section, frozen=True, kw_only=True):
 
     expression: Annotated[str, says("as written")]
     metric: Annotated[str, says("its usual name")]
-    path: Annotated[str, says("where the figure stands in this document")]
+    path: Annotated[str, says("the path of the figure in this document")]
     operator: Annotated[Operator, says("value operator limit must hold")]
-    limit: Annotated[float, says("in the unit of the figure")]
+    limit: Annotated[float, says("the limit, in the unit of the figure")]
     unit: Annotated[Unit, says("of value, limit and margin")]
-    value: Annotated[float | None, says("what was measured; null: no samples, or infinite")]
-    infinite: Annotated[bool, says("whether the value is infinite, as so many acquires failed")] = (
-        False
-    )
+    value: Annotated[float | None, says("measured value; null if infinite or without samples")]
+    infinite: Annotated[bool, says("whether too many acquires failed for a finite value")] = False
     margin: Annotated[
         float | None,
-        says("how far the value may go until the limit; negative: how far beyond it is"),
+        says("distance from the value to the limit; negative if the value is beyond the limit"),
     ]
     status: Annotated[
-        Literal["pass", "fail", "inconclusive"], says("inconclusive: this run cannot answer it")
+        Literal["pass", "fail", "inconclusive"], says("inconclusive: this run has no answer")
     ]
-    reason: Annotated[
-        str | None, says("why it is inconclusive, or why the value is infinite, else null")
-    ]
+    reason: Annotated[str | None, says("why it is inconclusive or infinite; otherwise null")]
 
     def contradictions(self) -> Iterator[str]:
         """Yield a sentence if the value and the limit contradict the word."""
@@ -538,33 +526,33 @@ class JudgedThreshold(Section, frozen=True, kw_only=True):
         if value is None:
             yield f"{self.expression}: {self.status} without a value"
         elif OPERATORS[self.operator](value, self.limit) != (self.status == "pass"):
-            yield f"{self.expression}: {self.status}, and the value is {value:.6g}"
+            yield f"{self.expression}: the status is {self.status}, but the value is {value:.6g}"
 
 
 class RunFigures(Document, frozen=True, kw_only=True):
     """The first half of a run's result: the load, its servers, the figures of its operations."""
 
-    kind: Annotated[Literal["run"], says("what kind of result this is")] = "run"
-    name: Annotated[str, says("what its user calls it (--name)")] = ""
-    seed: Annotated[int, says("every random choice of the load follows from it")]
+    kind: Annotated[Literal["run"], says("the kind of this result")] = "run"
+    name: Annotated[str, says("the name that the user gave to the run (--name)")] = ""
+    seed: Annotated[int, says("the seed of all random choices of the load")]
     duration_s: Annotated[Amount, says("length of the measured window, without warm-up and drain")]
     scenario: Annotated[
-        Scenario, says("every key of the scenario, resolved; targets without secrets")
+        Scenario, says("every key of the scenario with its final value; targets without secrets")
     ]
     fleet: Annotated[FleetFacts, says("the servers")]
-    rate: Annotated[Rate, says("how much was asked for and done")]
+    rate: Annotated[Rate, says("the requested and the achieved rate")]
     outcomes: Annotated[Outcomes, says("acquires whose intended start lies in the measured window")]
     outcome_shares: Annotated[OutcomeShares, says("the same ÷ their sum")]
     totals: Annotated[
-        Outcomes, says("acquires of the whole run; equal to Locust's table and to telemetry")
+        Outcomes, says("acquires of the whole run; the same as in Locust's table and in telemetry")
     ]
     releases: Annotated[Releases, says("releases of the whole run")]
-    latency_s: Annotated[Latencies, says("durations of the operations in the window")]
+    latency_s: Annotated[Latencies, says("durations of the operations in the measured window")]
     over_time: Annotated[OverTime | None, says("the run slice by slice")] = None
     attempts: Annotated[Attempts, says("rounds per lease")]
-    votes: Annotated[Votes, says("how the last rounds of the operations in the window ended")]
+    votes: Annotated[Votes, says("the results of the last rounds of the operations in the window")]
     split_votes: Annotated[SplitVotes, says("rounds in the window in which nobody could win")]
-    waiting: Annotated[Waiting, says("how those waited who had to")] = Waiting()
+    waiting: Annotated[Waiting, says("how callers waited")] = Waiting()
     cost: Annotated[Cost, says("what a lease costs")]
 
 
@@ -572,17 +560,17 @@ class RunResult(RunFigures, frozen=True, kw_only=True):
     """One run with its figures, and with the facts that tell whether the figures can be trusted."""
 
     instances: Annotated[tuple[InstanceReport, ...], says("one entry per instance")]
-    generator: Annotated[GeneratorHealth, says("whether the load was what it claims to be")]
+    generator: Annotated[GeneratorHealth, says("whether the load was as requested")]
     workers: Annotated[
-        tuple[LoadWorker, ...], says("load processes of other hosts; none: all were of this one")
+        tuple[LoadWorker, ...], says("load processes on other hosts; empty if all ran on this host")
     ] = ()
-    limits: Annotated[Limits, says("what kept this machine from running meanwhile")] = Limits()
+    limits: Annotated[Limits, says("what kept this machine from running")] = Limits()
     safety: Annotated[SafetyReport, says("whether the lock held")]
     exceptions: Annotated[Exceptions, says("what the recipe raised")] = Exceptions()
     faults: Annotated[
         tuple[InjectedFault, ...], says("injected faults, one entry for each target")
     ] = ()
-    breaks: Annotated[tuple[str, ...], says("what ended early or did not take place")] = ()
+    breaks: Annotated[tuple[str, ...], says("parts that ended early or did not take place")] = ()
     thresholds: Annotated[tuple[JudgedThreshold, ...], says("limits that were asked for")] = ()
     histograms: Annotated[
         dict[str, str], says("HDR V2, compressed, base64: latency_s, generator, reply_<index>")

@@ -106,7 +106,7 @@ def typed(value: object, kind: type[Found], name: str = "this") -> Found:
     except (msgspec.ValidationError, UnicodeEncodeError) as error:
         # UnicodeEncodeError: a text holds half a surrogate pair.
         raise UsageError(
-            f"{name} is not a whole {kind.__name__} of lockbench ({error}); make it anew"
+            f"{name} is not a complete {kind.__name__} of lockbench ({error}); make it again"
         ) from None
 
 
@@ -138,4 +138,4 @@ def _plain(value: object) -> object:
         return value.item()
     if isinstance(value, np.ndarray):
         return value.tolist()
-    raise TypeError(f"{type(value).__name__} has no place in a result")
+    raise TypeError(f"a value of the type {type(value).__name__} cannot be part of a result")

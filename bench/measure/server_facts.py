@@ -14,11 +14,11 @@ from bench.measure.section import Amount, Count, says
 class ServerBinary:
     """One server program and what identifies it in a result."""
 
-    path: Annotated[str, says("as found; Redis acts by the name it is called by")]
-    name: Annotated[str, says("redis or valkey, or a fork's own name")]
+    path: Annotated[str, says("path of the server as found; Redis acts by the name of its command")]
+    name: Annotated[str, says("redis, valkey, or the name of a fork")]
     version: Annotated[str, says("as it says")]
-    sha256: Annotated[str, says("of the file behind any links")] = ""
-    tls: Annotated[bool, says("whether it was built with TLS")] = False
+    sha256: Annotated[str, says("hash of the file behind any links")] = ""
+    tls: Annotated[bool, says("true if the server was built with TLS")] = False
     source: Annotated[str, says("how it was found")] = ""
 
     def __str__(self) -> str:
@@ -31,7 +31,7 @@ class SyncLatency:
 
     count: Annotated[Count, says("how often it was measured")]
     p50_s: Annotated[Amount, says("half took no longer")]
-    p99_s: Annotated[Amount | None, says("99 % took no longer; null below 100 writes")]
+    p99_s: Annotated[Amount | None, says("99 % took at most this long; null below 100 writes")]
     max_s: Annotated[Amount, says("the longest")]
 
 
@@ -42,24 +42,30 @@ class InstanceFacts:
     index: Annotated[Count, says("position in the list of targets")]
     address: Annotated[str, says("host:port or socket path, without secrets")]
     tls: Annotated[bool, says("whether the connection is encrypted")]
-    unreachable: Annotated[str | None, says("why it does not answer, else null")] = None
+    unreachable: Annotated[
+        str | None, says("why the instance does not answer; null if it answers")
+    ] = None
     server: Annotated[str | None, says("redis or valkey")] = None
     version: Annotated[str | None, says("as it says")] = None
-    run_id: Annotated[str | None, says("differs after each of its starts")] = None
+    run_id: Annotated[str | None, says("an id that changes at each start of the server")] = None
     role: Annotated[str | None, says("primary or replica")] = None
-    cluster: Annotated[bool | None, says("whether it is a node of a cluster")] = None
+    cluster: Annotated[bool | None, says("true if the instance is a node of a cluster")] = None
     fsync: Annotated[str | None, says("none, no, everysec or always")] = None
     no_fsync_on_rewrite: Annotated[
-        bool | None, says("whether it syncs nothing while it rewrites its AOF")
+        bool | None, says("true if nothing is synced while the instance rewrites its AOF")
     ] = None
     maxmemory_bytes: Annotated[int | None, says("0: no limit")] = None
-    maxmemory_policy: Annotated[str | None, says("what it evicts at the limit")] = None
-    release_command: Annotated[
-        str | None, says("its compare-and-delete: delex, delifeq or evalsha")
+    maxmemory_policy: Annotated[
+        str | None, says("which keys the server evicts at the memory limit")
     ] = None
-    warnings: Annotated[tuple[str, ...], says("what a reader must know about it")] = ()
+    release_command: Annotated[
+        str | None, says("the compare-and-delete command: delex, delifeq or evalsha")
+    ] = None
+    warnings: Annotated[
+        tuple[str, ...], says("facts that a reader must know about the instance")
+    ] = ()
     hazards: Annotated[
-        tuple[str, ...], says("settings that cost locks or callers' time, and what to do")
+        tuple[str, ...], says("settings that cost locks or time, and what to do about them")
     ] = ()
 
 

@@ -64,7 +64,7 @@ class Spread(Section, frozen=True, kw_only=True):
         """Yield a sentence if the median is not between the lowest and the highest value."""
         if not self.low <= self.median <= self.high:
             yield (
-                f"its median ({self.median:.6g}) is not between its ends ({self.low:.6g}, "
+                f"the median ({self.median:.6g}) is not between the ends ({self.low:.6g}, "
                 f"{self.high:.6g})"
             )
 
@@ -182,6 +182,6 @@ def trend_warning(counts: Sequence[int]) -> Iterator[str]:
     change = max(slope * (TENTHS - 1) / middle, -1.0) if middle else 0.0
     if abs(change) > DRIFT and abs(score) >= _SIGNIFICANT:
         yield (
-            f"not a steady state: the rate changed by {change:+.0%} over the measured "
-            "window; lengthen --warmup"
+            f"not a steady state: the rate changed by {change:+.0%} during the measured window; "
+            "use a longer --warmup"
         )

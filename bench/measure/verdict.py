@@ -53,8 +53,10 @@ class Evidence(Section, frozen=True):
 
     tested: Annotated[str, says("what was counted")]
     count: Annotated[Count, says("how many of it")]
-    least: Annotated[Count, says("with fewer no good word is said")] = 1
-    excludes: Annotated[str, says('what `count` cases exclude, 95 % sure; "" = nothing')] = ""
+    least: Annotated[Count, says("below this count, no good word is possible")] = 1
+    excludes: Annotated[
+        str, says('what `count` cases exclude, 95 % sure; "" if they exclude nothing')
+    ] = ""
 
     @classmethod
     def none_in(cls, tested: str, count: int, least: int = 1) -> Self:
@@ -72,12 +74,12 @@ class Verdict(Section, frozen=True, kw_only=True):
     """One word with its evidence and reasons."""
 
     status: Annotated[Status, says("the kind of word")]
-    word: Annotated[str | None, says("as printed; null: not judged yet")] = None
+    word: Annotated[str | None, says("the word as printed; null if not judged yet")] = None
     exit_code: Annotated[
-        int | None, says("of the command, unless Ctrl-C ended it; null as `word`")
+        int | None, says("exit code of the command, unless Ctrl-C ended it; null if `word` is null")
     ] = None
     evidence: Annotated[tuple[Evidence, ...], says("what the word rests on")] = ()
-    reasons: Annotated[tuple[str, ...], says("sentences that explain it, the worst first")]
+    reasons: Annotated[tuple[str, ...], says("sentences that explain the word, the worst first")]
 
     @classmethod
     def of(
@@ -292,7 +294,7 @@ def _missing(evidence: Sequence[Evidence]) -> list[str]:
     if not evidence:
         return ["nothing was tested"]
     return [
-        f"{one.tested}: {one.count:,}, and {one.least:,} are needed"
+        f"{one.tested}: {one.count:,}, but {one.least:,} are needed"
         if one.count
         else f"{one.tested}: none"
         for one in evidence

@@ -61,29 +61,31 @@ class WorkNote(Section, frozen=True, kw_only=True):
 
     cpu_s: Annotated[float, says("CPU time since its users ran")] = 0.0
     lag_histogram: Annotated[str, says("how late greenlets run")] = ""
-    lateness_histogram: Annotated[str, says("how late the timer ended waits")] = ""
+    lateness_histogram: Annotated[str, says("how late the timer ended each wait")] = ""
     kept_ns: Annotated[
-        float, says("for how long it kept callers from their next operations, while measuring")
+        float, says("how long the process kept callers from their next operations in the window")
     ] = 0
     late_starts: Annotated[int, says("operations that the timer began late")] = 0
     queued_starts: Annotated[int, says("operations due while no caller was free")] = 0
     cut: Annotated[int, says("operations that the end of the run cut off")] = 0
     recorded: Annotated[int, says("operations in its history")] = 0
-    holding: Annotated[int, says("callers at work under a lock")] = 0
-    idle: Annotated[int, says("callers that wait for an arrival, or think")] = 0
-    instances: Annotated[tuple[InstanceSeen, ...], says("the instances as it sees them")] = ()
-    figures: Annotated[dict[str, int], says("what the recipe counted of itself")] = msgspec.field(
+    holding: Annotated[int, says("callers that work while they hold a lock")] = 0
+    idle: Annotated[int, says("callers that wait for an arrival, or pause")] = 0
+    instances: Annotated[
+        tuple[InstanceSeen, ...], says("the instances as this process sees them")
+    ] = ()
+    figures: Annotated[dict[str, int], says("the recipe's own counts")] = msgspec.field(
         default_factory=dict
     )
     reply_histograms: Annotated[tuple[str, ...], says("reply times by instance")] = ()
-    errors: Annotated[dict[str, int], says("exceptions of the users by text")] = msgspec.field(
+    errors: Annotated[dict[str, int], says("users' exceptions by text")] = msgspec.field(
         default_factory=dict
     )
     misreports: Annotated[
-        dict[str, int], says("what the recipe reported and cannot be, by sentence")
+        dict[str, int], says("impossible reports of the recipe, counted by sentence")
     ] = msgspec.field(default_factory=dict)
     locust: Annotated[
-        dict[str, tuple[int, int]], says("requests and failures by row of Locust's table")
+        dict[str, tuple[int, int]], says("requests and failures, by row of Locust's table")
     ] = msgspec.field(default_factory=dict)
 
 
@@ -92,16 +94,16 @@ class WorkerNote(WorkNote, frozen=True, kw_only=True):
 
     worker: Annotated[int, says("its index")]
     pid: Annotated[int, says("of its process")]
-    phase: Annotated[
-        Phase, says("stopped: these are its last words; lost: nothing more was heard of it")
-    ] = "running"
-    host: Annotated[str, says('the name of its host; "": that of the leader')] = ""
+    phase: Annotated[Phase, says("stopped: this is its last note; lost: no note followed")] = (
+        "running"
+    )
+    host: Annotated[str, says('name of its host; "" for the leader\'s host')] = ""
     clock: Annotated[
-        str, says('own: its times are of another clock than the leader\'s; "": of the same')
+        str, says('own: its clock differs from the leader\'s; "": it is the same clock')
     ] = ""
     about: Annotated[str, says("versions of lockbench, Python and lockcore there")] = ""
-    spawned_ns: Annotated[int, says("monotonic, when its users ran; 0: not yet")] = 0
-    stopped_ns: Annotated[int, says("monotonic, when they had ended; 0: not yet")] = 0
+    spawned_ns: Annotated[int, says("monotonic time when its users ran; 0: not yet")] = 0
+    stopped_ns: Annotated[int, says("monotonic time when its users had ended; 0: not yet")] = 0
     told_ns: Annotated[int, says("monotonic, when it said this")] = 0
     callers: Annotated[int, says("users it has")] = 0
 
@@ -139,7 +141,7 @@ def torn_notes(workdir: Path) -> Iterator[str]:
         try:
             decoded(path.read_bytes(), WorkerNote)
         except (msgspec.DecodeError, OSError):
-            yield f"the note {path.name} of a load process is torn"
+            yield f"the note {path.name} of a load process is damaged"
 
 
 def note_late(workdir: Path, name: str) -> None:
@@ -236,10 +238,7 @@ def judge_generator(
     ratio = None
     lost = [report.name for report in reports if report.phase == "lost"]
     if lost:
-        fault = (
-            "how many callers were at work is not known, as the history of "
-            f"{', '.join(lost)} is missing"
-        )
+        fault = f"callers at work are unknown, because the history of {', '.join(lost)} is missing"
     elif scenario.rate_per_s is not None:
         fault = _unstarted(counts["records"], due)
     else:
@@ -281,12 +280,12 @@ def _idle(ratio: float | None, edges: float, users: int) -> str:
 def _unstarted(started: int, due: int) -> str:
     """Why an open loop had not the requested load; empty if it had."""
     if not due:
-        return "nothing of the schedule was due: no operation was offered"
+        return "no operation of the schedule was due, so none was offered"
     if started >= STARTED_SHARE * due:
         return ""
     return (
-        f"only {started / due:.1%} of the {due} operations due were started (99 % are needed): "
-        "lower --rate, or raise --users if callers were missing"
+        f"only {started / due:.1%} of the {due} due operations were started, but 99 % are needed; "
+        "lower --rate, or raise --users if no caller was free"
     )
 
 
@@ -317,11 +316,11 @@ def _against(
     at, late_ns, took_ns = next((pair for pair in pairs if None not in pair), (None, None, None))
     if late_ns is None or took_ns is None:
         few = (
-            f"{delay.count} delays and {acquire.count} acquires are too few to tell whether "
-            "it was in time"
+            f"{delay.count} delays and {acquire.count} acquires are too few to judge whether it "
+            "was in time"
         )
         return "UNKNOWN", few
     if late_ns <= most * took_ns:
         return "VALID", None
-    part = f"more than {most:.0%} of the acquire {at} of {took_ns / 1e6:.3g} ms that it is part of"
+    part = f"more than {most:.0%} of the acquire {at} ({took_ns / 1e6:.3g} ms)"
     return "LATE", f"{what} {late_ns / 1e6:.3g} ms ({at}), {part}"

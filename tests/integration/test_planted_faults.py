@@ -340,7 +340,7 @@ def test_a_lock_that_raises_often_makes_its_run_invalid(run: Callable[..., Ended
     )
     assert exceptions["first"].startswith("Timeout: 1 second (fake_locks.py:")
     assert f"the recipe raised {exceptions['raised']:,} exceptions in " in said
-    assert said.endswith(f"and 1% is allowed; the first: {exceptions['first']}")
+    assert said.endswith(f"at most 1% is allowed; the first exception: {exceptions['first']}")
     assert any("RuntimeError: closed twice" in one for one in ended.result["warnings"]), (
         ended.result["warnings"]
     )

@@ -103,7 +103,7 @@ def test_several_results_give_one_page(lockbench, folder):
             "cannot write no/such/place.html: No such file or directory",
         ),
         ([], "missing argument"),
-        (["half"], "half is not a whole RunResult of lockbench (Object missing required field"),
+        (["half"], "half is not a complete RunResult of lockbench (Object missing required field"),
     ],
 )
 def test_what_cannot_be_is_one_sentence(lockbench, folder, arguments, says):

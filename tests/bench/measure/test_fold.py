@@ -281,7 +281,7 @@ def test_a_difference_from_locusts_table_is_a_warning(records, report):
     assert fold(two, WINDOW, CLOSED, [agreeing]).warnings == ()
     differing = report(locust={"acquire": [3, 0], "release": [2, 0]}, lag_histogram="")
     assert fold(two, WINDOW, CLOSED, [differing]).warnings == (
-        "Locust's table counts 3 acquires, the history 2",
+        "Locust's table has 3 acquires, but the history has 2",
     )
 
 
@@ -290,7 +290,7 @@ def test_a_lock_whose_every_release_says_gone_is_warned_of(records):
     released = cycle(1_200)
     assert fold(records(released, gone), WINDOW, CLOSED).warnings == ()
     (warning,) = fold(records(gone, gone), WINDOW, CLOSED).warnings
-    assert warning.startswith("all 2 releases said GONE")
+    assert warning.startswith("all 2 releases returned GONE")
 
 
 def test_a_worker_that_never_ended_is_named(records, report):

@@ -55,7 +55,7 @@ def test_missing_data_is_no_evidence_that_callers_were_missing(records, report):
         )["generator"]
         assert (generator["verdict"], generator["littles_law_ratio"]) == ("INVALID", None)
         assert generator["reason"].startswith(
-            "how many callers were at work is not known, as the history of worker 0"
+            "callers at work are unknown, because the history of worker 0"
         )
 
 
@@ -73,7 +73,7 @@ def test_open_loop_needs_99_percent_of_the_schedule_started(records, report):
         for due in (100, 101)
     )
     assert (valid["verdict"], invalid["verdict"]) == ("VALID", "INVALID")
-    assert invalid["reason"].startswith("only 98.0% of the 101 operations due were started")
+    assert invalid["reason"].startswith("only 98.0% of the 101 due operations were started")
     assert invalid["littles_law_ratio"] is None
 
 
@@ -81,7 +81,7 @@ def test_a_schedule_in_which_nothing_was_due_is_invalid(report):
     generator = values_of(records_of([]), OPEN, [report()])["generator"]
     assert (generator["verdict"], generator["reason"]) == (
         "INVALID",
-        "nothing of the schedule was due: no operation was offered",
+        "no operation of the schedule was due, so none was offered",
     )
 
 
@@ -233,7 +233,7 @@ def test_sustained_by_completed_operations(records, report):
         assert sections.values["rate"]["sustained"] is sustained, scheduled
         assert (
             any(
-                text.startswith("not sustained: 200.0 of 4.0 operations/s")
+                text.startswith("not sustained: only 200.0 of 4.0 operations/s")
                 for text in sections.warnings
             )
             is not sustained

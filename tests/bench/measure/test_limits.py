@@ -104,7 +104,7 @@ def test_throttled_periods_beyond_a_twentieth_make_every_figure_not_known() -> N
         "the CPU quota of 0.15 cores throttled this container in 206 of 218 periods"
         in limits.invalidities()[0]
     )
-    assert "not known" in limits.invalidities()[0]
+    assert "unknown" in limits.invalidities()[0]
     assert limits.warnings() == []
 
 

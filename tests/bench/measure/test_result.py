@@ -105,13 +105,13 @@ def test_the_schema_refuses_what_is_wrong(complete, path, value):
         jsonschema.validate(document, SCHEMA, jsonschema.Draft202012Validator)
     # a key of a newer release is no fault
     if path != ("unknown",):
-        with pytest.raises(UsageError, match="is not a whole RunResult"):
+        with pytest.raises(UsageError, match="is not a complete RunResult"):
             typed(document, RunResult)
 
 
 def test_a_result_that_exists_is_kept(complete, tmp_path):
     write_result(complete, tmp_path)
-    with pytest.raises(EnvironmentNotReadyError, match=r"result\.json exists and is kept"):
+    with pytest.raises(EnvironmentNotReadyError, match=r"result\.json exists and is not replaced"):
         write_result(structs.replace(complete, id="other"), tmp_path)
     assert read_result(tmp_path)["id"] == "7f3a"
 
@@ -143,8 +143,8 @@ def test_infinity_has_no_place_in_a_result(complete, tmp_path):
         (None, "cannot read"),
         ("{", "is not a result"),
         ("[" * 100_000, "is not a result"),
-        ("[]", "has no schema_version; give a result folder"),
-        ('{"schema_version": 9}', "version 9, and this lockbench reads 1; read it with"),
+        ("[]", "has no schema_version; name a result folder"),
+        ('{"schema_version": 9}', "version 9, but this lockbench reads 1; read it with"),
     ],
 )
 def test_what_is_no_result_is_a_usage_error(tmp_path, text, message):
@@ -157,7 +157,7 @@ def test_what_is_no_result_is_a_usage_error(tmp_path, text, message):
 def test_a_file_without_end_is_refused_and_a_byte_order_mark_is_read(tmp_path, monkeypatch):
     monkeypatch.setattr(result, "MOST_BYTES", 1 << 20)
     (tmp_path / "result.json").symlink_to("/dev/zero")
-    with pytest.raises(UsageError, match="it has more than 1 MiB; give a result folder"):
+    with pytest.raises(UsageError, match="the file is larger than 1 MiB; name a result folder"):
         read_result(tmp_path)
     marked = tmp_path / "marked.json"
     marked.write_bytes(b"\xef\xbb\xbf" + b'{"schema_version": 1}')

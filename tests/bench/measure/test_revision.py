@@ -56,7 +56,7 @@ def test_a_run_whose_commit_is_not_known_for_that_says_so(
     monkeypatch.setattr(environment, "_SOURCE", foreign)
     assert environment.describe_environment().git_commit is None
     (warning,) = environment._commit_warnings()
-    assert warning.startswith("the commit of lockbench's source is not known: ")
+    assert warning.startswith("the commit of lockbench's source is unknown: ")
     assert "safe.directory" in warning
 
 

@@ -61,22 +61,34 @@ def read(made: Json) -> Any:
 @pytest.mark.parametrize(
     ("kind", "changes", "why"),
     [
-        ("run", [("verdict.word", "PERFECT")], "it says PERFECT, and its sections come to SAFE"),
+        (
+            "run",
+            [("verdict.word", "PERFECT")],
+            "the stored word is PERFECT, but its sections give SAFE",
+        ),
         (
             "run",
             [("verdict.status", "violated")],
-            "its status is violated, and its sections come to SAFE",
+            "the stored status is violated, but its sections give SAFE",
         ),
-        ("run", [("verdict.exit_code", 5)], "its exit code is 5, and SAFE ends with 0"),
+        (
+            "run",
+            [("verdict.exit_code", 5)],
+            "the stored exit code is 5, but SAFE has the exit code 0",
+        ),
         ("run", [("verdict.evidence.0.count", 10**6)], "verdict.evidence.0.count"),
-        ("run", [("interrupted", True)], "its sections come to INTERRUPTED"),
+        ("run", [("interrupted", True)], "its sections give INTERRUPTED"),
         (
             "run",
             [("generator.verdict", "INVALID"), ("generator.reason", "late")],
-            "its sections come to INVALID",
+            "its sections give INVALID",
         ),
         ("run", [("generator.verdict", "INVALID")], "INVALID beside the reason None"),
-        ("run", [("safety.verdict", "VIOLATED")], "VIOLATED, and no rule is counted as broken"),
+        (
+            "run",
+            [("safety.verdict", "VIOLATED")],
+            "the word is VIOLATED, but no rule is counted as broken",
+        ),
         (
             "run",
             [
@@ -95,17 +107,17 @@ def read(made: Json) -> Any:
                 ("safety.reason", "7 × service fault"),
                 ("safety.upper_bound_95", None),
             ],
-            "it says SAFE, and its sections come to VIOLATED",
+            "the stored word is SAFE, but its sections give VIOLATED",
         ),
         (
             "run",
             [("safety.service_faults", 1), ("safety.violations", 1)],
-            "safety.examples has 0 × service_fault, and",
+            "safety.examples has 0 × service_fault, but",
         ),
-        ("run", [("safety.tested_leases", 3)], "SAFE over 3 tested leases"),
+        ("run", [("safety.tested_leases", 3)], "SAFE with 3 tested leases"),
         ("run", [("safety.tested_leases", 50_000)], "tested leases give 50,000 or more"),
-        ("run", [("breaks", ["worker 0 died"])], "its sections come to INVALID"),
-        ("run", [("breaks", []), ("limits", {"suspended_s": 3.0})], "its sections come to INVALID"),
+        ("run", [("breaks", ["worker 0 died"])], "its sections give INVALID"),
+        ("run", [("breaks", []), ("limits", {"suspended_s": 3.0})], "its sections give INVALID"),
         (
             "run",
             [
@@ -118,84 +130,92 @@ def read(made: Json) -> Any:
                     },
                 )
             ],
-            "its sections come to INVALID",
+            "its sections give INVALID",
         ),
         (
             "run",
             [("exceptions", {"raised": 3, "operations": 10**6, "first": ""})],
-            "3 exceptions beside the first one",
+            "3 exceptions, but the first exception is",
         ),
         (
             "run",
             [("outcomes.acquired", 0)],
-            "latency_s.acquire.count is 229,641, and outcomes give 0",
+            "latency_s.acquire.count is 229,641, but outcomes give 0",
         ),
         ("crash", [("rows.0.verdict", "violated")], "rows.0.verdict is violated"),
         (
             "crash",
             [("groups.1.lost_total", 0), ("groups.1.lost_share", 0.0)],
-            "its sections come to NOT AS EXPECTED",
+            "its sections give NOT AS EXPECTED",
         ),
         (
             "crash",
             [("warnings", ["N=3 no kill of 1, at-once: given up: it hangs"])],
-            "its sections come to NOT KNOWN",
+            "its sections give NOT KNOWN",
         ),
         (
             "crash",
             [("verdict.word", "VIOLATED"), ("verdict.status", "violated")],
-            "it says VIOLATED",
+            "the stored word is VIOLATED",
         ),
-        ("fsync", [("conditions.visits_planned", 100)], "its sections come to NOT KNOWN"),
+        ("fsync", [("conditions.visits_planned", 100)], "its sections give NOT KNOWN"),
         ("fsync", [("findings.0.verdict", "not shown")], "findings.0.verdict"),
-        ("safety", [("rows.0.seen", "the flaw")], "its sections come to VIOLATED"),
-        ("safety", [("rows.0.figures.tested", 4)], "its sections come to NOT KNOWN"),
+        ("safety", [("rows.0.seen", "the flaw")], "its sections give VIOLATED"),
+        ("safety", [("rows.0.figures.tested", 4)], "its sections give NOT KNOWN"),
         (
             "safety",
             [("rows.2.preconditions.at least 1 × too late", False)],
-            "its sections come to NOT KNOWN",
+            "its sections give NOT KNOWN",
         ),
-        ("explore", [("rows.0.tested", 4), ("rows.1.tested", 4)], "its sections come to NOT KNOWN"),
-        ("split-votes", [("contention.0.double_grants", 2)], "its sections come to VIOLATED"),
+        ("explore", [("rows.0.tested", 4), ("rows.1.tested", 4)], "its sections give NOT KNOWN"),
+        ("split-votes", [("contention.0.double_grants", 2)], "its sections give VIOLATED"),
         (
             "split-votes",
             [("calibration.0.endings.nobody", 1000)],
-            "its sections come to NOT AS EXPECTED",
+            "its sections give NOT AS EXPECTED",
         ),
         ("audit", [("cells.4.wrong", 0)], "cells.4.verdict is does not"),
-        ("judge", [("rows.0.tested", 4)], "its sections come to NOT KNOWN"),
-        ("judge", [("rows.2.wrong", 1)], "its sections come to VIOLATED"),
-        ("judge", [("rows.0.figures.1.value", 2.0)], "its sections come to VIOLATED"),
-        ("judge", [("rows.1.verdict", "told")], "its sections come to NOT KNOWN"),
-        ("judge", [("rows.1.topic", "contention")], "its sections come to NOT KNOWN"),
+        ("judge", [("rows.0.tested", 4)], "its sections give NOT KNOWN"),
+        ("judge", [("rows.2.wrong", 1)], "its sections give VIOLATED"),
+        ("judge", [("rows.0.figures.1.value", 2.0)], "its sections give VIOLATED"),
+        ("judge", [("rows.1.verdict", "told")], "its sections give NOT KNOWN"),
+        ("judge", [("rows.1.topic", "contention")], "its sections give NOT KNOWN"),
         # a row that decides is gone, and the number of planned rows with it
         (
             "judge",
             [("rows", lambda rows: rows[:-1]), ("planned", lambda number: number - 1)],
-            "its sections come to NOT KNOWN",
+            "its sections give NOT KNOWN",
         ),
         ("judge", [("planned", lambda number: number - 1)], "planned is 30"),
         # a row that decides is said to be not applicable, with or without what it would need
-        ("judge", [("rows.22.verdict", "not applicable")], "its sections come to NOT KNOWN"),
+        ("judge", [("rows.22.verdict", "not applicable")], "its sections give NOT KNOWN"),
         (
             "judge",
             [
                 ("rows.29.verdict", "not applicable"),
                 ("lacks", ["virtual time", "interrupt"]),
             ],
-            "its sections come to NOT KNOWN",
+            "its sections give NOT KNOWN",
         ),
         (
             "judge",
             [("rows.23.verdict", "not applicable"), ("instances", 1)],
-            "its sections come to NOT KNOWN",
+            "its sections give NOT KNOWN",
         ),
-        ("judge", [("keys", 0)], "its sections come to NOT KNOWN"),
+        ("judge", [("keys", 0)], "its sections give NOT KNOWN"),
         # a row is played that the lock cannot play
-        ("judge", [("lacks", ["fork"])], "its sections come to NOT KNOWN"),
-        ("capacity", [("verdict.word", "FOUND"), ("verdict.status", "pass")], "it says FOUND"),
-        ("gate", [("verdict.word", "PASS"), ("verdict.status", "pass")], "it says PASS"),
-        ("compare", [("verdict.word", "COMPARED"), ("verdict.status", "pass")], "it says COMPARED"),
+        ("judge", [("lacks", ["fork"])], "its sections give NOT KNOWN"),
+        (
+            "capacity",
+            [("verdict.word", "FOUND"), ("verdict.status", "pass")],
+            "the stored word is FOUND",
+        ),
+        ("gate", [("verdict.word", "PASS"), ("verdict.status", "pass")], "the stored word is PASS"),
+        (
+            "compare",
+            [("verdict.word", "COMPARED"), ("verdict.status", "pass")],
+            "the stored word is COMPARED",
+        ),
     ],
 )
 def test_a_word_that_its_sections_do_not_earn_is_refused(
@@ -232,7 +252,7 @@ def test_a_run_whose_exit_code_is_that_of_a_late_wish_to_end_is_read() -> None:
 )
 def test_a_figure_that_cannot_be_is_refused(path: str, value: Any) -> None:
     made = changed("run", (path, value)) if path != "waiting" else document("run") | {path: value}
-    with pytest.raises(UsageError, match="is not a whole RunResult"):
+    with pytest.raises(UsageError, match="is not a complete RunResult"):
         read(made)
 
 
@@ -241,16 +261,16 @@ def test_a_figure_that_cannot_be_is_refused(path: str, value: Any) -> None:
     [
         ("latency_s.acquire_all.p50", 1.0, "its p50 (1) is above its p90"),
         ("latency_s.acquire.mean", 99.0, "its mean (99) is above its largest sample"),
-        ("latency_s.acquire.count", 5, "latency_s.acquire.count is 5, and outcomes give"),
+        ("latency_s.acquire.count", 5, "latency_s.acquire.count is 5, but outcomes give"),
         (
             "latency_s.acquire_all.failed",
             10**9,
-            "latency_s.acquire_all.failed is 1e+09, and outcomes give 2,024",
+            "latency_s.acquire_all.failed is 1e+09, but outcomes give 2,024",
         ),
         ("outcome_shares.contended", 0.5, "outcome_shares.contended is 0.5"),
-        ("totals.acquired", 7, "and totals give 7 or less"),
-        ("votes.margin", {"0": 10**9}, "votes.margin is 1e+09, and outcomes give"),
-        ("split_votes.count", 10**9, "split_votes.ratio is 0.00214316, and count and rounds give"),
+        ("totals.acquired", 7, "but totals give 7 or less"),
+        ("votes.margin", {"0": 10**9}, "votes.margin is 1e+09, but outcomes give"),
+        ("split_votes.count", 10**9, "split_votes.ratio is 0.00214316, but count and rounds give"),
         ("histograms", {"acquire": "HISTFAAAAB"}, "not an HDR histogram"),
     ],
 )
@@ -348,7 +368,7 @@ def test_a_mutated_file_ends_the_report_with_two_and_one_line(
     shown = capsys.readouterr()
     assert (shown.out, shown.err.count("\n")) == ("", 1)
     assert (
-        "SAFE over 3 tested leases: NOT TESTED below 100; the file was changed or is "
+        "SAFE with 3 tested leases: NOT TESTED below 100; the file was changed or is "
         "damaged, so measure it anew" in shown.err
     )
 

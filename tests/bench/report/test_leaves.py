@@ -226,7 +226,7 @@ def test_no_number_turns_a_word_that_is_not_green_into_one_that_is(
     made = copy.deepcopy(GOOD)
     for place, value in changes.items():
         with_other(made, tuple(place.split(".")), value)
-    with pytest.raises(UsageError, match=f"it says SAFE, and its sections come to {word}"):
+    with pytest.raises(UsageError, match=f"the stored word is SAFE, but its sections give {word}"):
         of_its_kind(made, "x/result.json")
     made["verdict"] |= {
         "word": word,
@@ -271,7 +271,7 @@ def test_leases_of_several_clocks_may_be_drawn_over_each_other(clock_error_s: fl
     assert of_its_kind(made, "x").verdict.word == "SAFE"
     made["safety"]["holders"][0]["rows"][0][5] = 1
     if clock_error_s is None:
-        with pytest.raises(UsageError, match="1 leases overlap, and service_faults is 0"):
+        with pytest.raises(UsageError, match="1 leases overlap, but service_faults is 0"):
             of_its_kind(made, "x")
     else:
         assert of_its_kind(made, "x").verdict.word == "SAFE"
@@ -291,7 +291,7 @@ def test_more_unmarked_leases_at_once_than_may_hold_a_resource_are_refused() -> 
     made["scenario"]["capacity"] = 3
     assert of_its_kind(made, "x").verdict.word == "SAFE"
     made["scenario"]["capacity"] = 2
-    with pytest.raises(UsageError, match="a lease overlaps 2 others, and is not marked"):
+    with pytest.raises(UsageError, match="a lease overlaps 2 others, but is not marked"):
         of_its_kind(made, "x")
 
 
@@ -313,7 +313,7 @@ def test_leases_may_overlap_unmarked_where_several_may_hold_a_resource(more: Any
     holder["rows"] = [[0, 100, 200, 100, 1, 0], [50, 150, 250, 150, 2, 0]]
     holder["spans_us"] = [[0, 150]]
     holder["leases"] = 2
-    with pytest.raises(UsageError, match="a lease overlaps another, and is not marked"):
+    with pytest.raises(UsageError, match="a lease overlaps another, but is not marked"):
         of_its_kind(made, "x")
     made["scenario"] |= more
     assert of_its_kind(made, "x").verdict.word == "SAFE"
@@ -327,5 +327,5 @@ def test_a_run_with_more_gaps_than_a_result_shows_is_read() -> None:
     made["generator"] |= {"gap_s": 0.06, "gaps": gaps}
     assert of_its_kind(made, "x/result.json").verdict.word == "SAFE"
     made["generator"]["gaps"].pop()
-    with pytest.raises(UsageError, match=r"generator.gap_s is 0.06, and gaps give 0.049 or less"):
+    with pytest.raises(UsageError, match=r"generator.gap_s is 0.06, but gaps give 0.049 or less"):
         of_its_kind(made, "x/result.json")

@@ -54,11 +54,11 @@ def open_loop(result: Result) -> None:
     result["latency_s"]["acquire"] |= {"p50": 0.9, "p99": 2.1, "max": 2.4}
     result["generator"] |= {
         "verdict": "INVALID",
-        "reason": "only 89.0% of the operations due were started",
+        "reason": "only 89.0% of the due operations were started",
     }
     result["generator"] |= {"littles_law_ratio": None, "late_starts": 120, "queued_starts": 44_000}
     result["verdict"] |= {"status": "invalid", "word": "INVALID"}
-    result["verdict"]["reasons"] = ["only 89.0% of the operations due were started"]
+    result["verdict"]["reasons"] = ["only 89.0% of the due operations were started"]
 
 
 def untested(result: Result) -> None:
@@ -275,7 +275,7 @@ def test_a_green_word_of_one_process_says_so_on_its_line_and_beside_its_leases()
         ),
         (
             open_loop,
-            "no figure of this run counts, over 20 s; only 89.0% of the operations due "
+            "no figure of this run counts, over 20 s; only 89.0% of the due operations "
             "were started",
         ),
     ],

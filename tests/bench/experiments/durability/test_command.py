@@ -201,9 +201,12 @@ def test_figures_of_another_machine_are_called_so() -> None:
     [
         (
             {"verdict__word": "VIOLATED", "verdict__status": "violated"},
-            "it says VIOLATED, and its sections come to AS",
+            "the stored word is VIOLATED, but its sections give AS",
         ),
-        ({"interrupted": True}, "it says AS EXPECTED, and its sections come to INTERRUPTED"),
+        (
+            {"interrupted": True},
+            "the stored word is AS EXPECTED, but its sections give INTERRUPTED",
+        ),
         (
             {
                 "interrupted": True,
@@ -265,9 +268,9 @@ def test_a_report_finds_the_crash_result_beside_or_says_what_to_type(said: Said)
         (
             "crash",
             ["planner", "--costs", SPEED, "--crash"],
-            "is not a whole CrashResult of lockbench",
+            "is not a complete CrashResult of lockbench",
         ),
-        ("fsync", ["planner", "--costs"], "is not a whole FsyncResult of lockbench"),
+        ("fsync", ["planner", "--costs"], "is not a complete FsyncResult of lockbench"),
     ],
 )
 def test_a_wrong_result_is_refused_and_none_older_taken(
@@ -287,5 +290,5 @@ def test_a_wrong_result_is_refused_and_none_older_taken(
     assert sentence in said().err
     stored("crash", "results/older", started_at="2025")
     if kind == "crash":
-        with pytest.raises(UsageError, match="is not a whole CrashResult"):
+        with pytest.raises(UsageError, match="is not a complete CrashResult"):
             CRASH.answer().newest(Path("results"))

@@ -145,7 +145,7 @@ def test_two_rows_of_one_topic_are_not_one_judgement() -> None:
 
 def test_a_stored_row_with_half_a_surrogate_pair_is_refused() -> None:
     stored = {**to_builtins(CONTENDED), "verdict": "\ud800"}
-    with pytest.raises(UsageError, match="is not a whole JudgedRow"):
+    with pytest.raises(UsageError, match="is not a complete JudgedRow"):
         typed(stored, JudgedRow)
 
 
