@@ -1,4 +1,4 @@
-"""What a run leaves behind: *operations → history → statistics → result.json*.
+"""The data that a run leaves behind: *operations → history → statistics → result.json*.
 
 See README.md of this folder.
 """

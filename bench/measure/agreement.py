@@ -1,14 +1,14 @@
-"""Whether the sections of a run agree: *a stored result → sentences on contradicting figures*.
+"""A check whether the sections of a run agree: *a stored result → sentences about contradictions*.
 
 Rules
-- Many counts have a second source in the run: slices, a sum of parts, or a bound from another
-  count. These sources are compared. So someone who changes a count must also change every figure
-  that depends on it.
-- Rates, percentiles and costs are believed. No safety verdict rests on them. People also try `gate`
-  and `compare` with made-up runs that differ in one such figure.
-- tests/bench/report/test_leaves.py names each number that is believed.
-- Only relations that hold in every honest run are checked. A run that was cut, or that lost a part,
-  has fewer bounds.
+- Many counts of a run have a second source: time slices, a sum of parts, or a bound from another
+  count. This module compares the two sources. So someone who changes a count must also change every
+  figure that depends on the count.
+- Most rates, percentiles and costs are not checked, because no safety verdict depends on them.
+  People also try `gate` and `compare` with made-up runs in which one such figure was changed.
+- tests/bench/report/test_leaves.py lists every number that is not checked.
+- Every check is true in every honest run. Fewer checks apply to a run that ended early or lost a
+  part.
 """
 
 from collections.abc import Iterator
@@ -26,14 +26,15 @@ from bench.measure.section import builtins_of, leaves
 from bench.measure.workers import LITTLE_TOLERANCE, LITTLE_USERS, judge_delays
 
 CLOSE = 1e-6
-# A percentile from a histogram may be wrong by this share.
+# The relative error that a percentile from a histogram may have.
 DIGITS = 2e-3
-# A window may last so much longer than ordered.
+# The measured window may last this much longer than the scenario requests.
 GRACE_S = 2e-3
 
 
 class Bound(NamedTuple):
-    """A figure (None: not known), and the range that other figures allow for it."""
+    """A figure, and the range that other figures of the result allow for it. A figure of None is
+    not known."""
 
     place: str
     value: float | None
@@ -44,7 +45,7 @@ class Bound(NamedTuple):
 
     @property
     def sentence(self) -> str:
-        """A sentence if the figure is out of its range; "" otherwise."""
+        """A sentence about the contradiction, or "" if the figure lies in its range."""
         value = self.value
         low = self.low
         high = self.high
@@ -58,7 +59,7 @@ class Bound(NamedTuple):
 
 
 def disagreements(result: RunResult) -> Iterator[str]:
-    """Yield a sentence for each contradiction between figures."""
+    """Yield a sentence for each contradiction between figures of the result."""
     histograms = dict[str, Histogram]()
     for name, text in result.histograms.items():
         try:
@@ -91,7 +92,7 @@ def _decoded(text: str) -> Histogram:
 
 
 def _is_whole(result: RunResult) -> bool:
-    """Whether the run went as ordered."""
+    """Return whether the run had no interruption, no break and no injected fault."""
     return not (result.interrupted or result.breaks or result.faults)
 
 
@@ -232,7 +233,8 @@ def _votes(result: RunResult) -> Iterator[Bound]:
 
 def _instances(result: RunResult) -> Iterator[Bound]:
     scenario = result.scenario
-    # Beside its first key a resource has one for each further place, or one for the readers.
+    # A semaphore has one key for each place, and `semaphore-off-by-one` has one key more. A lock
+    # with readers has one more key for the readers.
     keys_each = scenario.capacity + (scenario.capacity > 1 or scenario.shared)
     for number, row in enumerate(result.instances):
         place = f"instances.{number}"
@@ -296,7 +298,7 @@ def _generator(result: RunResult) -> Iterator[Bound]:
         min(own.gap_operations, failed),
         "outcomes and gaps",
     )
-    # A result has only the longest gaps, but the sum is that of all gaps.
+    # The result lists only the longest gaps, but `gap_s` includes all gaps.
     is_all = len(own.gaps) < MOST_GAPS
     lost = sum(gap.lost_s for gap in own.gaps) if is_all else inf
     yield Bound("generator.gap_s", own.gap_s, 0, lost, "gaps")
@@ -350,7 +352,7 @@ def _safety(result: RunResult) -> Iterator[Bound]:
 
 
 def _unlike_slices(result: RunResult) -> Iterator[str]:
-    """Sentences about sums over the window's slices that differ from the totals."""
+    """Yield sentences about time slices that contradict the totals or each other."""
     over = result.over_time
     if over is None:
         return
@@ -386,7 +388,7 @@ def _unlike_slices(result: RunResult) -> Iterator[str]:
 
 
 def _unlike_generator(result: RunResult, histograms: dict[str, Histogram]) -> Iterator[str]:
-    """A sentence if the generator's word is better than its figures allow."""
+    """Yield a sentence if the generator's verdict is better than its figures allow."""
     own = result.generator
     scenario = result.scenario
     if own.verdict == "INVALID":
@@ -406,7 +408,8 @@ def _unlike_generator(result: RunResult, histograms: dict[str, Histogram]) -> It
 
 
 def _unlike_safety(result: RunResult) -> Iterator[str]:
-    """Sentences about examples and circumstances that the counts do not support."""
+    """Yield sentences about examples, misreports and processes that contradict the safety verdict
+    or its counts."""
     safety = result.safety
     if safety.misreports and safety.verdict in ("SAFE", "NOT TESTED"):
         yield f"safety is {safety.verdict}, although the recipe reported something impossible"
@@ -428,8 +431,8 @@ def _unlike_safety(result: RunResult) -> Iterator[str]:
 
 
 def _unlike_holder(holder: Holder, result: RunResult) -> Iterator[str]:
-    """Sentences about impossible leases in a drawing: too many, out of order, or with overlaps that
-    do not match their marks."""
+    """Yield sentences about impossible leases in the drawing of one resource. There may be too many
+    leases, they may be out of order, or they may overlap without a mark."""
     place = f"safety.holders, resource {holder.resource}"
     rows = holder.rows
     safety = result.safety
@@ -444,13 +447,15 @@ def _unlike_holder(holder: Holder, result: RunResult) -> Iterator[str]:
     if not all(any(begun <= row[0] <= ended for begun, ended in holder.spans_us) for row in rows):
         yield f"{place}: some leases lie outside the spans"
     if any(one.clock_error_s is not None for one in result.workers):
-        # Leases that several clocks timed are drawn by their own clocks.
+        # The drawing shows the time of each lease on its own worker's clock. If workers have
+        # different clocks, an overlap in the drawing proves nothing.
         return
     marked = sum(row[5] != 0 for row in rows)
     if marked > 2 * safety.service_faults:
         yield f"{place}: {marked} leases overlap, but service_faults is {safety.service_faults}"
     if result.scenario.shared:
-        # A row does not say whether its lease is a reader's, so nothing is checked.
+        # A row does not say whether its lease belongs to a reader. Readers may overlap, so overlaps
+        # are not checked.
         return
     capacity = result.scenario.capacity
     valid_ends: list[int] = []

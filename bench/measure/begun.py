@@ -1,9 +1,9 @@
 """Operations that have no record yet: *starts and lost attempts → mapped pages → operations without
 a record*.
 
-An operation gets its record when it has ended. Until then a separate page holds its start, from
-before the first command. If an acquire retries, it stores the start of each lost attempt, because
-each attempt asked for the resource.
+An operation gets its record when it has ended. Until then, a separate page holds the start of the
+operation. The caller stores this start before it sends the first command. An acquire that retries
+also stores the start of each lost attempt, because each attempt asked for the resource.
 """
 
 import os
@@ -29,13 +29,15 @@ _NO_ROWS = memoryview(b"").cast("q")
 
 
 # A record is written when its operation has ended, so a killed process leaves no record of the
-# operation it was in. Nobody could tell that from an operation that never was. So each caller
-# stores its start in a mapped page before it sends anything. It stores 0 once the record is written
-# or the cut is counted. The page belongs to the kernel and survives `kill -9`. A mark that is left
-# (`read_open`) keeps the verdict from SAFE, as that operation may have held a lease. Storing 0
-# before the record is written would open a moment in which a kill hides the operation.
+# operation it was in. Without further data, that operation would look as if it had never begun. So
+# each caller stores the start of its operation in a mapped page before it sends anything. The
+# caller stores 0 when the record is written, or when the operation is counted as cut off. The page
+# belongs to the kernel and survives `kill -9`. If a start is left in the page (`read_open`), the
+# verdict cannot be SAFE, because that operation may have held a lease. If the caller stored 0
+# before it wrote the record, a kill in between would hide the operation.
 class Begun:
-    """The starts and the lost attempts of one worker's operations, before the operations end."""
+    """The writer of two files of one worker: the starts of running operations, and all lost
+    attempts."""
 
     def __init__(self, workdir: str | os.PathLike[str], worker_index: int) -> None:
         begun, lost = (
@@ -51,8 +53,11 @@ class Begun:
         self._sealed = 0
 
     def place(self) -> tuple[memoryview, int]:
-        """A new place for one caller: `view[index]` is the start (ns) of its running operation, or
-        0 between operations. Raises EnvironmentNotReadyError if the disk has no room."""
+        """Return a new place for one caller, as a view and an index. The caller keeps the start
+        (ns) of its running operation in `view[index]`, and 0 between operations.
+
+        Raises EnvironmentNotReadyError if the disk has no room.
+        """
         if self._place == len(self._places):
             self._places = self._begun.chunk()
             self._place = 0
@@ -71,12 +76,13 @@ class Begun:
                 self._rows = self._lost.chunk()
                 row = 0
             self._rows[row] = resource
-            # The time is written last, because a row counts once it has a time.
+            # The time is written last, because readers accept every row that has a time.
             self._rows[row + 1] = time_ns
             self._row = row + 2
 
     def _seal(self) -> None:
-        """Store the checksum of the rows in a full chunk, or in the last chunk."""
+        """Store the checksum of the rows in the current chunk. Call it when the chunk is full, and
+        at the end."""
         count = self._row // 2
         if count:
             self._seals.add(
@@ -85,7 +91,7 @@ class Begun:
             self._sealed += count
 
     def forget(self) -> None:
-        """Remove all lost attempts so far, which nobody can judge."""
+        """Remove all lost attempts so far. Without their records, nobody can judge them."""
         self._rows = _NO_ROWS
         self._row = 0
         self._lost.cut(0)
@@ -93,8 +99,9 @@ class Begun:
         self._sealed = 0
 
     def close(self) -> None:
-        """Seal the rest and shorten the file. No further attempt follows."""
-        # If the disk is full, the rows stay unsealed, and the result says so.
+        """Store the last checksum and shorten the file to its rows. No further attempt may
+        follow."""
+        # If the disk is full, the last rows stay without a checksum, and the result reports that.
         with suppress(EnvironmentNotReadyError):
             self._seal()
         self._seals.close()
@@ -105,8 +112,8 @@ class Begun:
 
 
 def read_open(workdir: str | os.PathLike[str]) -> Counter[Who]:
-    """How many operations of each (worker, pid) began and have no record. Call it after their
-    processes have ended."""
+    """Return how many operations of each (worker, pid) began and have no record. Call this function
+    after the processes have ended."""
     unfinished: Counter[Who] = Counter()
     for worker, path in worker_files(workdir, BEGUN):
         unfinished[worker] += int(np.count_nonzero(np.fromfile(path, "<i8")))
@@ -116,9 +123,10 @@ def read_open(workdir: str | os.PathLike[str]) -> Counter[Who]:
 def _good_lost(
     workdir: str | os.PathLike[str], worker: Who, path: Path, rows: Integers
 ) -> NDArray[np.bool_]:
-    """Which rows of lost attempts can be believed."""
+    """Return which rows of lost attempts are intact: possible values and a correct checksum."""
     good = (rows[:, 0] >= 0) & (rows[:, 1] > 0) & (rows[:, 1] < NEVER_NS)
-    # This host wrote the file. Pieces from other hosts were checked when they were unpacked.
+    # A name without a further dot means that this host wrote the file. Files from other hosts were
+    # checked when they were unpacked.
     if "." not in path.stem:
         broken, _ = seals.check(seals.read(workdir, seals.LOST, worker), 0, rows, rows[:, 1] != 0)
         good &= ~broken
@@ -126,7 +134,7 @@ def _good_lost(
 
 
 def torn_lost(workdir: str | os.PathLike[str]) -> int:
-    """How many rows of lost attempts cannot be believed."""
+    """Return how many rows of lost attempts are damaged or missing."""
     torn = 0
     for worker, path in worker_files(workdir, LOST):
         rows = rows_of(path, 2)
@@ -142,10 +150,10 @@ def torn_lost(workdir: str | os.PathLike[str]) -> int:
 def read_lost(
     workdir: str | os.PathLike[str], clocks: Mapping[Who, Clock] | None = None
 ) -> Integers:
-    """All lost attempts, each with its resource and its start (ns). Torn rows are left out.
+    """Return all intact lost attempts as rows of resource and start (ns).
 
-    `clocks`: the clocks of workers that have their own. With `clocks` each attempt has its earliest
-    and its latest start on our clock.
+    `clocks`: the clocks of workers that have their own clock. With `clocks`, each row has the
+    earliest and the latest start on our clock.
     """
     parts = []
     for worker, path in worker_files(workdir, LOST):

@@ -1,19 +1,20 @@
 """Times: *round trips to another host → bounds on our clock for each of its times*; *(resource,
 time) → a key*.
 
-- The other host reads its clock during a round trip, between our two readings. So its time lies
-  between our two times (Cristian, "Probabilistic clock synchronization", 1989). This needs no
-  assumption about delays: a slow message only makes the bound wider.
-- Each round trip carries how much further NTP has moved our CLOCK_MONOTONIC from
-  CLOCK_MONOTONIC_RAW than theirs (adjtimex(2)). Without NTP, two oscillators are left. They drift
-  apart at a rate that the round trips bound (`DRIFT` at most), and by `WANDER` around that rate. So
-  every round trip bounds every time, and the tightest bound counts.
-- Nobody sees what NTP does between two round trips. It may slew each clock by 500 ppm, which makes
-  `DRIFT` for both. So the uncertainty of a time grows by `DRIFT` with the distance to the nearest
-  round trip.
-- Two bounds that contradict each other show that a clock stepped. Between the last round trip
-  before the step and the first one after it, nothing is known (`LOST_NS` in both directions). All
-  other times keep their bounds.
+- The other host reads its clock during a round trip, between our two readings. So its reading was
+  made between our two times (Cristian, "Probabilistic clock synchronization", 1989). This bound
+  needs no assumption about delays, because a slow message only makes the bound wider.
+- NTP moves a CLOCK_MONOTONIC away from its CLOCK_MONOTONIC_RAW (adjtimex(2)). Each round trip
+  carries how much further NTP has moved our clock than the other host's clock. This module
+  subtracts that difference. Then only the drift between two oscillators is left. The round trips
+  bound the rate of this drift, which is at most `DRIFT`. The real drift may differ from the rate by
+  `WANDER`. So every round trip bounds every time, and the tightest bound counts.
+- No reading shows how NTP moves a clock between two round trips. NTP may slew each clock by 500
+  ppm, so both clocks together by `DRIFT`. Therefore the uncertainty of a time grows with its
+  distance to the nearest round trip, at the rate `DRIFT`.
+- If two bounds contradict each other, a clock has stepped. A time between the last round trip
+  before the step and the first round trip after the step is unknown (± `LOST_NS`). All other times
+  keep their bounds.
 """
 
 import os
@@ -32,19 +33,20 @@ _KEY_LIMIT = 1 << 62
 DRIFT = 1e-3
 # The drift between two crystals of ±25 ppm over all temperatures.
 WANDER = 5e-5
-# The longest time between readings of two clocks, one after the other.
+# If this process reads two clocks one after the other, this is the longest time between the
+# readings.
 READ_NS = 10_000
-# How often the bounds of the rate and the bounds of the times narrow each other. More rounds gain
-# nothing.
+# The bounds of the rate and the bounds of the times narrow each other in this many rounds. Further
+# rounds gain nothing.
 ROUNDS = 4
-# The bounds must leave at least this share of the shortest round trip unknown. With less the rate
-# was not steady.
+# The bounds must be at least as wide as this share of the shortest round trip. Narrower bounds show
+# that the rate was not steady.
 LEAST = 0.9
-# Wider than any useful bound.
+# This uncertainty is wider than any useful bound.
 LOST_NS = 3_600 * 10**9
 CLOCK = "clock"
-# Our time at the question, their time, our time at the answer, how much further NTP has moved our
-# clock than theirs (ns).
+# The columns (ns): our time at the question, their time, our time at the answer, and how much
+# further NTP has moved our clock than their clock.
 _ROW = 4
 
 Bounds = tuple[Integers, Integers]
@@ -54,8 +56,8 @@ Who = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class _Stretch:
-    """Round trips without a contradiction, and the bounds on *our time − their time* at each of
-    them, without what NTP did."""
+    """Round trips without a contradiction, and the bounds on *our time − their time* at each round
+    trip. The bounds exclude the movement by NTP."""
 
     trips: Integers
     low: Integers
@@ -64,14 +66,14 @@ class _Stretch:
     drift: float
 
     # The two clocks may drift by `DRIFT`, which is the worst case. The first and the last round
-    # trip bound the real rate, and a better known rate makes all bounds narrower. Narrower bounds
-    # bound the rate once more, so this is repeated. It stops where the drift no longer shrinks. It
-    # also stops where the bounds become narrower than a round trip allows (`LEAST`): then the rate
-    # was not steady, and these bounds are false. With false bounds the judge could report an
-    # overlap that never was.
+    # trip bound the real rate, and a tighter rate makes all bounds narrower. Narrower bounds again
+    # tighten the rate, so both steps are repeated. The loop stops when the drift no longer shrinks.
+    # It also stops when the bounds become narrower than a round trip allows (`LEAST`). Such bounds
+    # are false, because the rate was not steady. With false bounds, the judge could report an
+    # overlap that never happened.
     @classmethod
     def of(cls, trips: Integers) -> Self:
-        """A stretch with the smallest drift that its round trips allow."""
+        """Return a stretch with the smallest drift that its round trips allow."""
         rate = 0.0
         drift = DRIFT
         low, high = _tightened(trips, rate, drift)
@@ -91,7 +93,7 @@ class _Stretch:
         return cls(trips, low, high, rate, drift)
 
     def at(self, times: Integers) -> Bounds:
-        """The bounds on *our time − their time* at each of their `times`."""
+        """Return the bounds on *our time − their time* at each of the other host's `times`."""
         there = self.trips[:, 1]
         after = np.searchsorted(there, times, "left").clip(0, len(there) - 1)
         before = (after - 1).clip(0)
@@ -110,9 +112,11 @@ class _Stretch:
 
 
 class Clock:
-    """The clock of another host, from at least one round trip (rows of `_ROW`).
+    """The clock of another host, known from one or more round trips. Each round trip is a row of
+    `_ROW` columns.
 
-    `lost_ns`: the spans of their time in which the clock stepped, so that nothing is known.
+    `lost_ns`: the spans of the other host's time in which a clock stepped. Times in these spans are
+    unknown.
     """
 
     def __init__(self, exchanges: Integers) -> None:
@@ -124,12 +128,12 @@ class Clock:
 
     @property
     def errors_ns(self) -> Integers:
-        """ε at each round trip (ns): our time is known within ± ε."""
+        """The error ε at each round trip (ns). Our time is known within ± ε."""
         return np.concatenate([(part.high - part.low + 1) // 2 for part in self._stretches])
 
     @property
     def grown_ns(self) -> int:
-        """The largest ε between two round trips (ns)."""
+        """The largest error ε at or between the round trips (ns)."""
         times = np.concatenate(
             [(part.trips[1:, 1] + part.trips[:-1, 1]) // 2 for part in self._stretches]
         )
@@ -137,8 +141,8 @@ class Clock:
         return int(max(self.errors_ns.max(), ((high - low + 1) // 2).max() if len(times) else 0))
 
     def bounds(self, times: Integers) -> Bounds:
-        """What to add to each of their `times` to get its earliest and its latest time on our
-        clock."""
+        """Return the two numbers to add to each of the other host's `times`. The sums are the
+        earliest and the latest time on our clock."""
         low, high = (np.empty(times.shape, np.int64) for _ in range(2))
         for number, part in enumerate(self._stretches):
             inside = times >= part.trips[0, 1] if number else np.ones(times.shape, bool)
@@ -150,11 +154,12 @@ class Clock:
         return low, high
 
     def place(self, times: Integers) -> tuple[Integers, Integers, Integers]:
-        """Their `times` on our clock: most likely, earliest, latest. An operation has a row of
-        times, 0: did not happen.
+        """Return the other host's `times` on our clock: most likely, earliest and latest.
 
-        The most likely times of a row are all moved by the same amount, so that the durations
-        between them stay as measured.
+        Each operation has a row of times. A time of 0 means that the event did not happen.
+
+        All most likely times of a row move by the same amount, so the durations in the row stay as
+        measured.
         """
         low, high = self.bounds(times)
         happened = times != 0
@@ -163,7 +168,7 @@ class Clock:
         return tuple(moved)  # type: ignore[return-value]
 
     def ours(self, time_ns: int) -> int:
-        """The most likely time on our clock."""
+        """Return the most likely time on our clock for the other host's `time_ns`."""
         low, high = self.bounds(np.array([time_ns]))
         return time_ns + int(low[0] + high[0]) // 2
 
@@ -176,7 +181,8 @@ def _stretches(rows: Integers) -> Iterator[_Stretch]:
 
 
 def _between(one: _Stretch, two: _Stretch) -> tuple[int, int]:
-    """The span of their time that the step between two stretches skipped, or showed twice."""
+    """Return the span of the other host's time that a step between two stretches skipped or
+    repeated."""
     last = one.trips[-1].tolist()
     first = two.trips[0].tolist()
     apart = 2 * (first[2] - last[0])
@@ -184,9 +190,13 @@ def _between(one: _Stretch, two: _Stretch) -> tuple[int, int]:
 
 
 def _columns(rows: Integers, drift: float = DRIFT) -> tuple[Integers, Integers, Integers]:
-    """For each round trip: how far the clocks can have drifted apart since the first one, and the
-    lower and the upper bound on *our time − their time* from this round trip alone. Without what
-    NTP did, which may have moved the clocks during the round trip."""
+    """Return three numbers for each round trip.
+
+    The first number is how far the clocks can have drifted apart since the first round trip. The
+    second and the third are the lower and the upper bound on *our time − their time* from this
+    round trip alone. The movement by NTP is subtracted, and the bounds allow for NTP during the
+    round trip.
+    """
     grown = np.ceil((rows[:, 0] - rows[0, 0]) * drift).astype(np.int64)
     loose = READ_NS + np.ceil((rows[:, 2] - rows[:, 0]) * 2 * DRIFT).astype(np.int64)
     return (
@@ -197,18 +207,18 @@ def _columns(rows: Integers, drift: float = DRIFT) -> tuple[Integers, Integers, 
 
 
 def _tightened(rows: Integers, rate: float, drift: float) -> Bounds:
-    """The bounds at each round trip from all round trips together, if *our time − their time*
-    grows by `rate` ± `drift`."""
+    """Return the bounds at each round trip that follow from all round trips together. *our time −
+    their time* is assumed to grow at `rate` ± `drift`."""
     grown, low, high = _columns(rows, drift)
     trend = np.rint((rows[:, 0] - rows[0, 0]) * rate).astype(np.int64)
     return _highest(low - trend, grown) + trend, trend - _highest(trend - high, grown)
 
 
 # Each round trip bounds every other one, because the clocks can drift apart only by a known amount
-# in between. Comparing all pairs would take n² steps. With `grown` added, the bounds of all earlier
-# round trips can be compared directly, so one running maximum forward serves them all. One
-# backward, with `grown` subtracted, serves all later ones. This needs rows in the order of our
-# time: `Clock` sorts them.
+# in between. Comparing all pairs would take n² steps. After `grown` is added, the bounds of all
+# earlier round trips can be compared directly, so one running maximum covers all of them. After
+# `grown` is subtracted, one running maximum backward covers all later round trips. The rows must be
+# in the order of our time, and `Clock` sorts them so.
 def _highest(low: Integers, grown: Integers) -> Integers:
     before = np.maximum.accumulate(low + grown)
     after = np.maximum.accumulate((low - grown)[::-1])[::-1]
@@ -217,13 +227,15 @@ def _highest(low: Integers, grown: Integers) -> Integers:
 
 # The search for a step uses `DRIFT` and never a measured rate. A rate is known only within a
 # stretch, and this search finds the stretches. The running maximum and minimum find the first
-# contradiction without comparing all pairs. Only that one row is compared with all earlier rows,
-# because the step lies after the last earlier row that contradicts it.
+# contradiction without comparing all pairs. Then only that row is compared with all earlier rows.
+# The step happened after the last earlier row that contradicts it.
 def _step(rows: Integers) -> tuple[int, int] | None:
-    """The two round trips around the first step, None if no clock stepped.
+    """Return the row numbers of the two round trips around the first step, or None if no clock
+    stepped.
 
-    The second one is the first contradiction, and the first one is the last that it contradicts.
-    All numbers are whole, so the result does not depend on rounding.
+    The second round trip is the first one that contradicts an earlier one. The first is the last
+    round trip that the second contradicts. The code uses only whole numbers, so the result does not
+    depend on rounding.
     """
     grown, low, high = _columns(rows)
     latest_low = np.maximum.accumulate(low + grown) - grown
@@ -238,16 +250,17 @@ def _step(rows: Integers) -> tuple[int, int] | None:
 
 
 # The rules of the judge compare leases within each resource. A Python loop over the resources would
-# be slow. Instead each resource owns a stretch of `span_ns` on one number line, so
-# one sort or one searchsorted in NumPy serves all resources together. If a time lay outside the
-# span, its key would fall into the stretch of a neighbour, and leases of different locks would be
-# compared. `timelines` chooses the span from the first and the last time.
+# be slow. Instead, each resource has its own part of one number line, which is `span_ns` long. So
+# one sort or one searchsorted in NumPy handles all resources together. A time outside the span
+# would get a key in the part of another resource, and the judge would compare leases of different
+# locks. `timelines` chooses a span that includes the first and the last time.
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """Turns (resource, time) into int64 keys, so that one fast sort orders by both.
+    """A mapping from (resource, time) to int64 keys, so that one fast sort orders by resource and
+    time.
 
-    Within a resource, keys differ exactly as times do. Every key of a resource is below every key
-    of the next resource.
+    Two keys of one resource differ by as much as their times. Every key of a resource is below
+    every key of the next resource.
     """
 
     first_resource: int
@@ -255,7 +268,8 @@ class Timeline:
     span_ns: int
 
     def keys(self, resources: Integers, times_ns: Integers) -> Integers:
-        """The key of each (resource, time). Both must lie within the extent of the timeline."""
+        """Return the key of each (resource, time). Resources and times must lie within the extent
+        of the timeline."""
         return (resources - self.first_resource) * self.span_ns + (times_ns - self.earliest_ns)
 
 
@@ -264,8 +278,8 @@ def timelines(
 ) -> Iterator[tuple[Timeline, NDArray[np.bool_] | slice]]:
     """Yield timelines that cover all `resources`, each with a selection of its rows.
 
-    `extent_ns`: the first and the last time of all future keys. There are several timelines if keys
-    would exceed `key_limit`.
+    `extent_ns`: the first and the last time of all future keys. If the keys of one timeline would
+    exceed `key_limit`, there are several timelines.
     """
     if not len(resources):
         return
@@ -296,13 +310,15 @@ def read_clocks(workdir: str | os.PathLike[str]) -> dict[Who, Clock]:
 def worker_files(
     workdir: str | os.PathLike[str], kind: str, suffix: str = "bin"
 ) -> Iterator[tuple[Who, Path]]:
-    """The files `kind-worker-pid…` of a run's folder, by name, each with its worker and pid."""
+    """Yield the files `kind-worker-pid…` of a run's folder in the order of their names, each with
+    its worker and pid."""
     for path in sorted(Path(workdir).glob(f"{kind}-*-*.{suffix}")):
         _, worker, pid = path.name.partition(".")[0].split("-")
         yield (int(worker), int(pid)), path
 
 
 def rows_of(path: Path, width: int) -> Integers:
-    """The int64 of a file in rows, without an incomplete row at its end."""
+    """Return the int64 numbers of a file as rows of `width`. An incomplete row at the end is left
+    out."""
     raw = np.fromfile(path, "<i8")
     return raw[: len(raw) - len(raw) % width].reshape(-1, width)

@@ -1,15 +1,16 @@
-"""Does a stored result claim more than its data supports? *the stored result, the result that its
-sections earn → the first difference*.
+"""A check whether a stored result claims more than its data supports: *the stored result and the
+result that its sections earn → the first difference*.
 
 Rules
-- A question judges its own results. It computes the verdict anew, and every section that follows
-  from other sections. The writer of a result calls the same function, so writer and reader agree.
+- Each question of lockbench judges its own results. It computes the verdict again, and also every
+  section that follows from other sections. The writer of a result calls the same function, so
+  writer and reader agree.
 - This module compares words, counts and figures. It does not compare sentences, because a later
   version may phrase them differently.
 - Two figures are equal if they differ by at most 1e-9 of their size. A sum in another order may
   differ by that much.
 - If the verdict is not a pass, this module compares only the word, status and exit code. Older
-  rules may have computed other figures there, and a reader sees the newly computed ones.
+  rules may have computed other figures, and a reader sees the newly computed figures.
 """
 
 from collections.abc import Iterator, Mapping
@@ -32,7 +33,8 @@ SENTENCES = frozenset(
         "label",
     )
 )
-# These sections also depend on another result. So they are read anew and never compared.
+# These sections also depend on another result. They are computed again at each reading and never
+# compared.
 ELSEWHERE = frozenset(("planner",))
 # A command that is interrupted while it judges ends with this code, whatever its verdict.
 INTERRUPTED_CODE = 130

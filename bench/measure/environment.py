@@ -1,6 +1,7 @@
-"""Facts about the place of a run: *this machine, Python, packages, commit → section `environment`*.
+"""Facts about the machine and the software of a run: *this machine, Python, packages, commit →
+section `environment`*.
 
-An unknown value is None, never a guess. The section names no user and no folder.
+An unknown value is None and never a guess. The section names no user and no folder.
 """
 
 import os
@@ -32,7 +33,7 @@ _SOURCE = Path(__file__).resolve().parents[2]
 
 
 class Environment(Section, frozen=True, kw_only=True):
-    """This machine, Python, the packages and the commit. null: unknown."""
+    """This machine, Python, the packages and the commit. A value of null is unknown."""
 
     cpu_model: Annotated[str | None, says("the processor's name")] = None
     cores: Annotated[Count | None, says("logical cores of the machine")] = None
@@ -65,9 +66,10 @@ class Environment(Section, frozen=True, kw_only=True):
 
 
 def describe_environment() -> Environment:
-    """The section `environment`.
+    """Return the section `environment`.
 
-    `git_dirty`: the source differs from the commit; both None outside a checkout.
+    `git_dirty` is true if the source differs from the commit. Outside a checkout, `git_commit` and
+    `git_dirty` are None.
     """
     status = _git("status", "--porcelain")
     model = re.search(
@@ -91,21 +93,21 @@ def describe_environment() -> Environment:
 
 
 def environment_warnings() -> list[str]:
-    """Warnings about this environment for a reader of the figures."""
+    """Return warnings about this environment for a reader of the figures."""
     core = slower_core()
     return [*_commit_warnings(), *([f"lockcore runs from its source: {core}"] if core else [])]
 
 
 def lockcore_form() -> str:
-    """How lockcore runs here: compiled, or source."""
+    """Return how lockcore runs in this process: `compiled` or `source`."""
     return _core()
 
 
 def slower_core() -> str:
-    """Why the lock is slower than it could be, and the cure.
+    """Return why the lock is slower than it could be, and the cure.
 
-    The text is "" if the lock is compiled, or if it runs from a developer's checkout. pip shows no
-    output of a successful build, so an installation can say this only here.
+    The text is "" if the lock is compiled, or if it runs from a developer's checkout. pip hides the
+    output of a successful build, so the installation itself cannot show this text.
     """
     if _core() == "compiled" or (_SOURCE / "pyproject.toml").exists():
         return ""
@@ -116,7 +118,7 @@ def slower_core() -> str:
 
 
 def _commit_warnings() -> list[str]:
-    """Why the commit of a result is null, if the source is a checkout that git refuses to read."""
+    """Return a warning that explains an unknown commit, if git refuses to read the checkout."""
     if not (_SOURCE / ".git").exists():
         return []
     try:
@@ -127,7 +129,7 @@ def _commit_warnings() -> list[str]:
 
 
 def version_of(package: str) -> str | None:
-    """The version of an installed package; None if the package is not installed."""
+    """Return the version of a package, or None if the package is not installed."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
@@ -135,16 +137,21 @@ def version_of(package: str) -> str | None:
 
 
 def scheduled_ns() -> tuple[int, int]:
-    """How long this thread has run, and how long it has waited for a core. Zeros if the kernel does
-    not count these times. Source: Documentation/scheduler/sched-stats.rst of Linux,
-    /proc/<pid>/schedstat."""
+    """Return how long this thread has run, and how long it has waited for a core (ns).
+
+    Both are 0 if the kernel does not count these times. Source:
+    Documentation/scheduler/sched-stats.rst of Linux, /proc/<pid>/schedstat.
+    """
     counted = (_read("/proc/thread-self/schedstat") or "0 0").split()
     return int(counted[0]), int(counted[1])
 
 
 def clock_name() -> str:
-    """A name for this process's CLOCK_MONOTONIC. Processes with the same clock have the same name,
-    such as all containers of a host. Source: time_namespaces(7)."""
+    """Return a name for this process's CLOCK_MONOTONIC.
+
+    Processes with the same clock get the same name. For example, all containers of a host have the
+    same clock. Source: time_namespaces(7).
+    """
     try:
         space = str(Path("/proc/self/ns/time").readlink())
     except OSError:
@@ -153,10 +160,11 @@ def clock_name() -> str:
 
 
 def slewed_ns(within_ns: int = 10_000) -> int | None:
-    """How far NTP has moved CLOCK_MONOTONIC from CLOCK_MONOTONIC_RAW, which NTP does not change.
+    """Return how far (ns) NTP has moved CLOCK_MONOTONIC away from CLOCK_MONOTONIC_RAW. NTP does not
+    change the raw clock.
 
-    The error is at most ± half of `within_ns`. None if the clocks could not be read that fast.
-    Source: clock_gettime(2).
+    The error is at most ± half of `within_ns`. The result is None if the three readings of the
+    clocks never fit into `within_ns`. Source: clock_gettime(2).
     """
     for _ in range(100):
         before_ns = time.clock_gettime_ns(time.CLOCK_MONOTONIC_RAW)
@@ -168,7 +176,8 @@ def slewed_ns(within_ns: int = 10_000) -> int | None:
 
 
 def versions() -> str:
-    """The versions that a load process runs. They show whether load processes are comparable."""
+    """Return the versions of the software in this load process. They show whether load processes
+    are comparable."""
     return (
         f"lockbench {version_of('lockbench')}, Python {platform.python_version()}, lockcore "
         f"{_core()}"
@@ -180,7 +189,8 @@ def _core() -> str:
 
 
 def _git(*arguments: str) -> str | None:
-    """The output of git in the checkout of this file; None if this file is not in a checkout."""
+    """Return the output of git in the checkout of this file. Return None if there is no checkout or
+    git fails."""
     if not (_SOURCE / ".git").exists():
         return None
     try:

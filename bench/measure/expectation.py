@@ -1,9 +1,9 @@
-"""Rows that must come out in a certain way: *observations and preconditions → a row's word; rows →
-a Verdict*.
+"""Verdicts on experiments whose rows must have an expected outcome: *observations and preconditions
+→ a row's word; rows → a Verdict*.
 
 A precondition is a sentence that is true or false for a row, for example "a fault took place". If a
-precondition is false, the row neither confirms nor refutes the expectation. Broken exclusion counts
-even then.
+precondition is false, the row neither confirms nor refutes the expectation. But if the lock had two
+holders at once, the row is a violation in any case.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ AS_EXPECTED: Final = "as expected"
 NOT_SHOWN: Final = "not shown"
 NOT_KNOWN: Final = "not known"
 VIOLATED: Final = "violated"
-# The word of a row → the verdict word that the row causes for the whole command.
+# This table maps the word of a row to the verdict word that the row causes for the whole command.
 ROW_WORDS: Mapping[str, Word] = {
     VIOLATED: words.VIOLATED,
     NOT_SHOWN: words.NOT_AS_EXPECTED,
@@ -30,8 +30,8 @@ Preconditions = Mapping[str, bool]
 def row_verdict(*, holds: bool, broken: bool, preconditions: Preconditions) -> RowWord:
     """Return the word of a row.
 
-    `broken` exclusion decides first, then a false precondition, then whether the expectation
-    `holds`.
+    `broken` decides first: the lock had two holders at once. A false precondition decides second,
+    and `holds` decides last: the expectation came true.
     """
     if broken:
         return VIOLATED
@@ -41,7 +41,7 @@ def row_verdict(*, holds: bool, broken: bool, preconditions: Preconditions) -> R
 
 
 def unmet(preconditions: Preconditions) -> str | None:
-    """Return a text that names the false preconditions, or None if all are true."""
+    """Return a text that names the false preconditions, or None if all preconditions are true."""
     missing = [sentence for sentence, met in preconditions.items() if not met]
     return f"did not come about: {'; '.join(missing)}" if missing else None
 
@@ -56,10 +56,10 @@ def conclude_rows(
 ) -> Verdict:
     """Return the verdict over all rows.
 
-    `rows`: a word and a sentence for each row. A row with another word, such as skipped, does not
-    count.
-    `least`: how many rows must be as expected. `also`: further evidence that the verdict needs.
-    `interrupted`: a sentence about the work that Ctrl-C left undone, or "".
+    `rows`: a word and a sentence for each row. A row with any other word than the four of `RowWord`
+    does not count, for example a skipped row.
+    `least`: the number of rows that must be as expected. `also`: further evidence that the verdict
+    needs. `interrupted`: a sentence about the work that Ctrl-C left undone, or "".
     """
     bad = (VIOLATED, NOT_SHOWN, NOT_KNOWN)
     reasons = {

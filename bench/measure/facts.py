@@ -1,4 +1,4 @@
-"""The measured window, and the number of operations that are due in it.
+"""The measured window, and the number of operations that the schedule has in this window.
 
 An operation belongs to the window if its intended start lies in the window.
 """
@@ -14,7 +14,8 @@ from bench.scenario import Delay
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """The measured time: `start_ns` ≤ t < `stop_ns` on the monotonic clock."""
+    """The measured time. It includes every time t with `start_ns` ≤ t < `stop_ns` on the monotonic
+    clock."""
 
     start_ns: int
     stop_ns: int
@@ -30,13 +31,13 @@ class Window:
         return self.span_ns / 1e9
 
     def holds(self, times_ns: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Return for each time whether it lies in the window."""
+        """Return, for each time, whether the time lies in the window."""
         return (times_ns >= self.start_ns) & (times_ns < self.stop_ns)
 
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """How many starts the schedule of an open loop requests.
+    """The numbers of starts that the schedule of an open loop requests.
 
     `window` counts the starts in the measured window. `run` counts the starts from the origin to
     the window's end.

@@ -1,11 +1,12 @@
-"""A run's history and its workers' reports: *records → the value sections of result.json*.
+"""The sums over a run's history and its workers' reports: *records → the measured sections of
+result.json*.
 
 - Outcomes, latencies, votes and attempts count operations whose intended start lies in the window.
-  `totals` and `releases` count the whole run. Rates count grants and returns in the window,
-  whenever the operation began.
-- Only a hand-off takes two operations. So workers of other hosts `count` everything else of their
-  own operations. The leader merges their counts exactly, and adds the hand-offs of the records
-  that it has.
+  `totals` and `releases` count the whole run. Rates count the grants and returns that happened in
+  the window. The operation itself may have begun earlier.
+- A hand-off is a figure of two operations, and every other figure is of one operation. So workers
+  of other hosts `count` everything except hand-offs for their own operations. The leader merges
+  their counts exactly. It adds the hand-offs of the records that it has.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -41,7 +42,7 @@ from bench.measure.workers import WorkerNote
 from bench.scenario import Scenario
 
 SUSTAINED_SHARE = 0.99
-# If more acquires fail, the p99 over all acquires is infinite.
+# If a larger share of the acquires fails, the p99 over all acquires is infinite.
 FAILED_SHARE = 0.01
 SECTIONS: Mapping[str, Iterable[object]] = {
     "totals": ACQUIRE_OUTCOMES,
@@ -49,7 +50,8 @@ SECTIONS: Mapping[str, Iterable[object]] = {
     "votes": outcomes.KINDS,
     "tenths": range(TENTHS),
     **WAITS,
-    # Records by bucket, for records that came from other hosts (bench/hosts/share.py).
+    # The numbers of records by bucket, for records that came from other hosts
+    # (bench/hosts/share.py).
     "buckets": (),
     "counts": (
         "records",
@@ -73,9 +75,12 @@ class Sections:
 
 
 class Fold:
-    """Adds up a run. `window`: the measured time; `due`: the schedule of an open loop; `cut`: the
-    run ended before its time. Another fold's `sums` may be merged into its own if the operations
-    are different and the window has the same length."""
+    """The sums over one run.
+
+    `window`: the measured time. `due`: the number of starts in the schedule of an open loop. `cut`:
+    the run ended before its time. The `sums` of two folds can be merged if their operations are
+    different and their windows have the same length.
+    """
 
     def __init__(
         self, scenario: Scenario, window: Window, due: Due = NO_DUE, *, cut: bool = False
@@ -101,15 +106,16 @@ class Fold:
         self.add_handoffs(records)
 
     def add_handoffs(self, records: Records) -> None:
-        """Add only the hand-offs of all operations of some resources."""
+        """Add only the hand-offs. `records` must hold all operations of their resources."""
         self.sums.histograms["handoff"].add(latency.handoffs(records, self._window))
 
     # Workers of other hosts call this on their own records, and the leader adds up their counts. So
-    # nothing here may look at two records together. A hand-off takes two leases, which may belong
-    # to two hosts. Therefore the leader adds hand-offs separately, from the records that it got. It
-    # must not call `add` for these records, because their hosts have counted them already.
+    # no code in this method may compare two records. A hand-off takes two leases, which may belong
+    # to two hosts. Therefore the leader adds the hand-offs separately, from the records that it
+    # received. The leader must not call `add` for received records, because their hosts have
+    # already counted them.
     def count(self, records: Records) -> None:
-        """Add any operations without their hand-offs."""
+        """Add everything except the hand-offs. `records` may be any operations."""
         window = self._window
         sums = self.sums
         inside = records[self._window.holds(records.intended_ns)]
@@ -147,9 +153,10 @@ class Fold:
         server_cpu_s: float | None = None,
         safety: SafetyReport = NOT_JUDGED,
     ) -> Sections:
-        """The sections so far.
+        """Return the sections of all operations that were added so far.
 
-        `reports`: the reports of the workers; `server_cpu_s`: CPU time of all servers in the run.
+        `reports`: the reports of the workers. `server_cpu_s`: the CPU time of all servers in the
+        run.
         """
         sums = self.sums.numbers
         counts = self._counts
@@ -202,7 +209,7 @@ class Fold:
         return Sections(values, tuple(self._warnings(values, reports)))
 
     def _inside(self, *names: str) -> Counts:
-        """The sum of these counts over all time slices of the window."""
+        """Return the sum of each named count over all time slices of the window."""
         rows = {name: tuple(self.sums.numbers[f"slices {name}"].values()) for name in names}
         return {name: sum(row[self._slices.lead :]) for name, row in rows.items()}
 
@@ -211,7 +218,8 @@ class Fold:
         offered = self._scenario.rate_per_s
         begun = sum(self._inside(*ACQUIRE_OUTCOMES).values())
         granted = self._inside("granted")["granted"]
-        # The schedule counts the due starts, so the starts of a lost worker stay due.
+        # The number of due starts comes from the schedule. So the starts of a lost worker are still
+        # due.
         due = max(begun, self._due.window)
         sustained = None
         if offered is not None and not self._cut:
@@ -290,8 +298,8 @@ class Fold:
 
 
 def _failures(outcomes: Counts) -> list[str]:
-    """A warning if more than `FAILED_SHARE` of the acquires failed. Then the percentiles over all
-    acquires are infinite from p99 on."""
+    """Return a warning if more than `FAILED_SHARE` of the acquires failed. In this case, the p99
+    and all higher percentiles over all acquires are infinite."""
     acquires = sum(outcomes.values())
     lost = {name: number for name, number in outcomes.items() if name != "acquired"}
     if sum(lost.values()) <= FAILED_SHARE * acquires:
@@ -314,7 +322,7 @@ def fold(
     reports: Sequence[WorkerNote] = (),
     due: Due = NO_DUE,
 ) -> Sections:
-    """The sections of a whole history at once; see `Fold`.
+    """Return the sections of a whole history at once, as `Fold` computes them.
 
     A million operations take well under a second.
     """
@@ -324,7 +332,7 @@ def fold(
 
 
 def _encoded(histograms: Mapping[str, Histogram], reports: Sequence[WorkerNote]) -> dict[str, str]:
-    """The histograms that a result keeps, each as text: latencies, lags and replies."""
+    """Return the histograms of a result as text: latencies, lags and reply times."""
     names = (*LATENCIES, "scheduler_lag", "timer_lateness")
     encoded = {name: histograms[name].encode() for name in names}
     for index, one in enumerate(workers.replies(reports)):
@@ -333,5 +341,5 @@ def _encoded(histograms: Mapping[str, Histogram], reports: Sequence[WorkerNote])
 
 
 def _attempts(histogram: Histogram, rounds: int) -> Attempts:
-    """How many attempts an acquire took, and the sum over all acquires."""
+    """Return how many attempts an acquire took, and the number of attempts of all acquires."""
     return Attempts(**fields_of(Latency.of(histogram, unit_ns=1)), total=rounds)

@@ -1,25 +1,26 @@
 """Times in which a load process did not run: *gaps and pauses in files → lost time, and the
-acquires that touch them*.
+acquires that touch a gap or a pause*.
 
 Rules
-- A process is away while it neither runs nor waits for a core: it is stopped, frozen, throttled, or
-  its machine is. A wait for a core is no gap. It is the scheduler's lag, which the verdict LATE is
-  about, so a busy machine leaves none.
-- A gap has a beginning, an end, and the time that was lost in between. It begins at the last look
-  before the stop.
+- A process is away while it neither runs nor waits for a core. For example, the process or its
+  machine is stopped, frozen or throttled. A wait for a core is not a gap, so a busy machine causes
+  no gaps. Such a wait is scheduler lag, and the verdict LATE covers it.
+- A gap has a beginning, an end, and the time that was lost in between. It begins at the last time
+  the process checked its clocks before the stop.
 - A run is INVALID if one process was away for more than `MOST_SHARE` of the measured window. Rates
   and latencies of such a run show the stop and not the lock. Below that share, the rates leave out
   the lost time.
 - An acquire touches a gap if it lasted into the gap. It also touches the gap if it began after the
-  gap within a time as long as the gap, because the load process then works off its backlog. Such an
-  acquire tells nothing about the lock. This holds for acquires of every process, because the
-  stopped process may have held the lock.
+  gap within a time as long as the gap, because the load process then works off its backlog. An
+  acquire that touches a gap says nothing about the lock. This rule covers the acquires of every
+  process, because the stopped process may have held the lock.
 - If the kernel does not count waits for a core (no /proc/<pid>/schedstat), a wait looks like a
-  stop. Then a gap must last `UNTOLD_NS`.
-- A pause is any time of `PAUSE_NS` or more in which a process had work and did not run. It was
-  away, or it waited for a core. A busy machine has many pauses, and they never make a run INVALID.
-  Pauses show the machine's part in a latency. The result has separate histograms of the acquires
-  that touch a pause, by the longest pause that each acquire touched (capacity).
+  stop. In this case, only a stop of at least `UNTOLD_NS` is a gap.
+- A pause is any time of `PAUSE_NS` or more in which a process had work and did not run. The process
+  was away, or it waited for a core. A busy machine has many pauses, and pauses never make a run
+  INVALID. Pauses show the machine's part in a latency. So the result has separate histograms of the
+  acquires that touched a pause, by the longest pause of each acquire. `lockbench capacity` reads
+  them.
 """
 
 import os
@@ -40,23 +41,23 @@ from lockcore.clock import NS_PER_MS as MS
 from lockcore.clock import NS_PER_S
 
 GAPS = "gaps"
-# A look is due every 10 ms. In a gap at least four are missing.
+# The process checks its clocks every 10 ms. In a gap, at least four checks are missing.
 GAP_NS = 40_000_000
 UNTOLD_NS = 100_000_000
-# One process may be away for this share of the window.
+# A run is INVALID if one process was away for more than this share of the window.
 MOST_SHARE = 0.05
 PAUSE_NS = 2_000_000
-# The classes of pauses, by the least length of a pause.
+# The classes of pauses. The number is the least length of a pause in the class.
 PAUSES_MS = (2, 4, 8, 16, 32)
-# The kinds of rows.
+# The kinds of rows in a file of gaps.
 AWAY = 1
 PAUSED = 2
-# The columns of a row: begun, ended, lost, kind (0: there is no row).
+# The columns of a row: begun, ended, lost, kind. A row with the kind 0 is empty.
 ROW = 4
 
 
 class Gap(NamedTuple):
-    """A time in which a process was away, for `lost_ns` of it."""
+    """One gap or pause. The process did not run for `lost_ns` between `begun_ns` and `ended_ns`."""
 
     worker: int
     pid: int
@@ -68,14 +69,16 @@ class Gap(NamedTuple):
 def read_gaps(
     workdir: str | os.PathLike[str], clocks: Mapping[Who, Clock] | None = None
 ) -> list[Gap]:
-    """The gaps of all load processes, on our clock, in the order of their beginnings."""
+    """Return the gaps of all load processes, with times on our clock, in the order of their
+    beginnings."""
     return _read(workdir, clocks, (AWAY,))
 
 
 def read_pauses(
     workdir: str | os.PathLike[str], clocks: Mapping[Who, Clock] | None = None
 ) -> list[Gap]:
-    """The pauses of all load processes, like `read_gaps`. A gap is a pause, too."""
+    """Return the pauses of all load processes in the same form as `read_gaps`. Every gap is also a
+    pause."""
     return _read(workdir, clocks, (AWAY, PAUSED))
 
 
@@ -94,7 +97,7 @@ def _read(
 
 
 def lost_in(gaps: Sequence[Gap], window: Window) -> dict[Who, int]:
-    """How long (ns) each process with a gap was away in the window."""
+    """Return how long (ns) each process with a gap was away in the window."""
     lost: dict[Who, int] = {}
     for gap in gaps:
         inside_ns = min(gap.ended_ns, window.stop_ns) - max(gap.begun_ns, window.start_ns)
@@ -105,7 +108,7 @@ def lost_in(gaps: Sequence[Gap], window: Window) -> dict[Who, int]:
 
 
 def touched(records: Records, gaps: Sequence[Gap]) -> NDArray[np.bool_]:
-    """Which acquires touch a gap."""
+    """Return which acquires touch a gap."""
     touches = np.zeros(len(records), bool)
     for gap in gaps:
         until_ns = gap.ended_ns + (gap.ended_ns - gap.begun_ns)
@@ -113,14 +116,16 @@ def touched(records: Records, gaps: Sequence[Gap]) -> NDArray[np.bool_]:
     return touches
 
 
-# The classes are gone through from short to long, and a later one overwrites. So each acquire ends
-# up in the class of the longest pause that it touches. One search finds, for each acquire, the
-# first span that ends at or after its beginning. That is enough only because `_joined` leaves no
-# overlap, so beginnings and ends are both in order. With overlapping spans acquires would be put
-# into wrong classes, and nothing would complain.
+# The loop goes from short to long pauses, and a later class overwrites an earlier class. So each
+# acquire gets the class of the longest pause that it touches. One search finds, for each acquire,
+# the first span that ends at or after its beginning. One search is enough only because `_joined`
+# leaves no overlap, so beginnings and ends are both in order. If spans overlapped, acquires would
+# get wrong classes without any error.
 def pause_histograms(records: Records, pauses: Sequence[Gap]) -> dict[str, Histogram]:
-    """Durations of the acquires that touch a pause, by the class of the longest pause that each
-    touches (`paused_8`: 8 ms or more, less than 16). A failed acquire counts as `HIGHEST_NS`.
+    """Return histograms of the durations of the acquires that touch a pause, by class of pause.
+
+    The class of an acquire is that of the longest pause it touches. For example, `paused_8` is for
+    pauses from 8 ms to less than 16 ms. A failed acquire counts as `HIGHEST_NS`.
 
     An acquire touches a pause if it lasted into the pause, or was due within the lost time after
     the pause.
@@ -143,7 +148,7 @@ def pause_histograms(records: Records, pauses: Sequence[Gap]) -> dict[str, Histo
 
 
 def _joined(spans: Sequence[tuple[int, int]]) -> NDArray[np.int64]:
-    """Rows of beginning and end, in order and without overlaps."""
+    """Return the spans as rows of beginning and end, in order and without overlaps."""
     rows: list[list[int]] = []
     for begun_ns, until_ns in sorted(spans):
         if rows and begun_ns <= rows[-1][1]:
@@ -153,15 +158,18 @@ def _joined(spans: Sequence[tuple[int, int]]) -> NDArray[np.int64]:
     return np.array(rows, np.int64).reshape(-1, 2)
 
 
-# A result has at most so many gaps.
+# A result lists at most this many gaps.
 MOST_GAPS = 50
 
 
 def with_gaps(
     values: Measured, gaps: Sequence[Gap], window: Window, away: Mapping[str, int], processes: int
 ) -> Measured:
-    """The sections of a run, corrected for its gaps. `away`: the number of acquires that touched a
-    gap (`operations`), and how many of them failed (`failures`)."""
+    """Return the sections of a run, corrected for its gaps.
+
+    `away`: the number of acquires that touched a gap (`operations`), and the number of these
+    acquires that failed (`failures`).
+    """
     lost = lost_in(gaps, window)
     if not lost or window.span_ns <= 0:
         return values
@@ -207,7 +215,7 @@ def _over(rate: float | None, present: float) -> float | None:
 
 
 def gap_warnings(generator: GeneratorHealth) -> Iterator[str]:
-    """Warnings for the reader of a run with gaps."""
+    """Yield a warning for the reader of a run with gaps."""
     if generator.gap_s and generator.verdict != "INVALID":
         yield (
             f"a load process was away for {generator.gap_s:.2f} s of the window (stopped, "

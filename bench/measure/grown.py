@@ -1,5 +1,5 @@
-"""A file of int64 that grows by mapped chunks: *rows, one after the other → pages that outlive
-this process*."""
+"""A file of int64 numbers that grows by mapped chunks: *numbers, one after the other → pages that
+outlive this process*."""
 
 import mmap
 import os
@@ -12,12 +12,12 @@ CURE = "free disk space"
 CHUNK_BYTES = 1 << 16
 
 
-# `posix_fallocate` comes before `mmap`, because a store into a mapped page has no way to fail. If
-# the disk is full at that moment, the kernel kills the process with SIGBUS. Here a full disk is an
-# error with a sentence. A new chunk is a map of its own, so views of the earlier ones stay valid:
-# callers keep theirs for the whole run.
+# `posix_fallocate` comes before `mmap`, because a store into a mapped page cannot report an error.
+# If the disk were full at a store, the kernel would kill the process with SIGBUS. With
+# `posix_fallocate`, a full disk is an error with a message. Each new chunk is a separate map, so
+# views of earlier chunks stay valid. Callers keep their views for the whole run.
 class Grown:
-    """A file of int64 that grows by mapped chunks. The first chunk creates the file.
+    """A file of int64 numbers that grows by mapped chunks. The first chunk creates the file.
 
     The pages of the file outlive this process.
     """

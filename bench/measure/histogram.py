@@ -4,10 +4,11 @@ a run → sums of the run*.
 - A histogram covers 1 ns to one hour at three significant digits. Buckets, merging and the V2
   encoding follow Gil Tene's HdrHistogram. Its `getCountsArrayIndex` is computed for whole arrays.
   Count, sum and maximum are kept separately and are exact.
-- A percentile is None if fewer than ten samples lie beyond it, because it would be an anecdote. It
-  is infinite if it falls among ten or more failed operations.
-- If a section of sums begins empty, its names are whole numbers (a margin, a caller). All other
-  names are fixed beforehand.
+- A percentile is None if fewer than ten samples lie beyond it, because so few samples prove
+  nothing. A percentile is infinite if it falls among the failed operations and there are at least
+  ten of them.
+- If a section of sums begins empty, its names are whole numbers, for example the numbers of
+  callers. The names of all other sections are fixed from the start.
 """
 
 import base64
@@ -27,8 +28,8 @@ DIGITS = 3
 # If fewer samples lie beyond a percentile, it is None.
 SAMPLES_BEYOND = 10
 
-# 2^11 sub-buckets resolve three digits. The upper half of a bucket is new, and its lower half is
-# the bucket before it.
+# 2^11 sub-buckets resolve three digits. Only the upper half of a bucket has counts of its own. Its
+# lower half is covered by the bucket before it.
 _HALF_BITS = 10
 # HdrHistogram's counts_len for 1 ns … 1 hour.
 _BUCKETS = 33 << _HALF_BITS
@@ -47,14 +48,14 @@ class Histogram:
 
     @classmethod
     def of(cls, values: Integers) -> Self:
-        """A histogram of `values` (ns, ≥ 0). Raises ValueError as `add` does."""
+        """Return a histogram of `values` (ns, ≥ 0). Raises ValueError as `add` does."""
         histogram = cls()
         histogram.add(values)
         return histogram
 
     @classmethod
     def merged(cls, histograms: Iterable["Histogram"]) -> Self:
-        """A new histogram with the samples of all `histograms`."""
+        """Return a new histogram with the samples of all `histograms`."""
         total = cls()
         for histogram in histograms:
             total.merge(histogram)
@@ -83,19 +84,19 @@ class Histogram:
         self.sum_ns += other.sum_ns
         self.max_ns = max(self.max_ns, other.max_ns)
 
-    # The rank is rounded as HdrHistogram rounds it, so a percentile here equals the package's.
-    # Whether ten samples lie beyond is a separate question. The code answers it in whole numbers,
-    # because a float such as 99.9 / 100 is not exact. At exactly ten samples, such a float could
+    # The rank is rounded as HdrHistogram rounds it, so a percentile of this class equals that of
+    # the package. The check for ten samples beyond the percentile uses whole numbers, because a
+    # float such as 99.9 / 100 is not exact. With exactly ten samples, the rounding of a float could
     # decide between a number and None.
     def percentile(self, percent: float, endless: int = 0) -> float | None:
-        """The value in ns that `percent` (0 < percent ≤ 100) of the samples do not exceed.
+        """Return the value in ns that `percent` (0 < percent ≤ 100) of the samples do not exceed.
 
         The value has three significant digits. It is None if fewer than ten samples lie beyond it.
-        `endless`: the number of further samples that are infinitely long. If there are at least ten
-        of them and the percentile falls among them, it is inf.
+        `endless`: the number of further samples that are infinitely long. The value is inf if there
+        are at least ten endless samples and the percentile falls among them.
         """
         count = self.count + endless
-        # Rounded up.
+        # This division rounds up.
         not_beyond = -(-count * round(percent * 1000) // 100_000)
         rank = max(int(percent * count / 100 + 0.5), 1)
         if rank > self.count and endless >= SAMPLES_BEYOND:
@@ -106,14 +107,15 @@ class Histogram:
         return min(highest_of_bucket(bucket), self.max_ns)
 
     def beyond(self, value_ns: float) -> int:
-        """How many samples are certainly longer than `value_ns`, at three significant digits."""
+        """Return how many samples are certainly longer than `value_ns`, at three significant
+        digits."""
         if value_ns < 0:
             return self.count
         bucket = int(bucket_indices(np.array([int(min(value_ns, HIGHEST_NS))]))[0])
         return int(self.counts[bucket + 1 :].sum())
 
     def encode(self) -> str:
-        """HdrHistogram's V2 compressed encoding in base64."""
+        """Return HdrHistogram's V2 compressed encoding in base64."""
         hdr = HdrHistogram(1, HIGHEST_NS, DIGITS)
         np.ctypeslib.as_array(hdr.counts)[:] = self.counts
         hdr.total_count = self.count
@@ -125,13 +127,13 @@ class Histogram:
         """Read the text that `encode` wrote.
 
         Counts are exact. Without `sum_ns` and `max_ns`, sum and maximum have only three digits.
-        Raises ValueError if the text is not such a histogram or has other bounds.
+        Raises ValueError if the text is not an encoded histogram or has other bounds.
         """
         try:
             base64.b64decode(text, validate=True)
             hdr = HdrHistogram.decode(text)
         except Exception as error:
-            # The errors of the package share no other base class.
+            # The exceptions of the package have no common base class except Exception.
             raise ValueError(
                 f"not an HDR histogram in V2 encoding: {error or type(error).__name__}"
             ) from error
@@ -158,34 +160,35 @@ class Histogram:
         return histogram
 
 
-# HdrHistogram computes this index for one value at a time, in Python. Here NumPy computes a whole
-# column. frexp gives the number of bits of each value. A value with more bits than the sub-buckets
-# resolve is shifted right until it fits, and the size of the shift selects its bucket.
-# `lowest_of_bucket` and `highest_of_bucket` are the way back, so all three change together.
+# HdrHistogram computes this index in Python, for one value at a time. This function uses NumPy and
+# computes a whole column at once. frexp gives the number of bits of each value. A value with more
+# bits than the sub-buckets resolve is shifted right until it fits, and the size of the shift
+# selects its bucket. `lowest_of_bucket` and `highest_of_bucket` are the inverse, so all three
+# functions must change together.
 def bucket_indices(values: Integers) -> Integers:
-    """HdrHistogram's index into its counts, for every value (ns, ≥ 0). Values above one hour get
-    the bucket of one hour."""
+    """Return HdrHistogram's index into its counts, for every value (ns, ≥ 0). Values above one hour
+    get the bucket of one hour."""
     clipped = np.minimum(values, HIGHEST_NS)
-    # This is exact: one hour needs 42 bits, and a double has 53.
+    # The conversion is exact, because one hour needs 42 bits and a double has 53.
     _, bits = np.frexp(clipped.astype(np.float64))
     bucket = np.maximum(bits.astype(np.int64) - (_HALF_BITS + 1), 0)
     return (bucket << _HALF_BITS) + (clipped >> bucket)
 
 
 def lowest_of_bucket(index: int) -> int:
-    """The smallest value (ns) that is counted at `index`."""
+    """Return the smallest value (ns) that is counted at `index`."""
     bucket = max((index >> _HALF_BITS) - 1, 0)
     return (index - (bucket << _HALF_BITS)) << bucket
 
 
 def highest_of_bucket(index: int) -> int:
-    """The largest value (ns) that is counted at `index`."""
+    """Return the largest value (ns) that is counted at `index`."""
     return lowest_of_bucket(index + 1) - 1
 
 
 @dataclass(frozen=True, slots=True)
 class SumsState:
-    """The whole state of a `Sums`, which another `Sums` can add.
+    """The whole state of one `Sums` object. Another `Sums` object can add it.
 
     `histograms`: the text of each histogram, with its exact sum and maximum (ns).
     """
@@ -196,7 +199,7 @@ class SumsState:
 
 
 class Sums:
-    """Numbers by section and name, histograms by name, and the longest wait."""
+    """The sums of a run: numbers by section and name, histograms by name, and the longest wait."""
 
     def __init__(
         self, sections: Mapping[str, Iterable[object]], histograms: Iterable[str] = ()
@@ -216,7 +219,7 @@ class Sums:
 
     @property
     def state(self) -> SumsState:
-        """The state that `merge` of another `Sums` takes."""
+        """The state of this object, as `merge` of another `Sums` takes it."""
         histograms = {
             name: (one.encode(), one.sum_ns, one.max_ns) for name, one in self.histograms.items()
         }

@@ -1,9 +1,10 @@
-"""The reader of a run's records: *the files of all workers → a numpy array, and its missing parts*.
+"""The reader of a run's records: *the files of all workers → a numpy array, and counts of missing
+parts*.
 
-- The recorder writes `sequence` (slot + 1) last (recorder.py). So the reader notices a record that
-  a kill cut short, and only this record is missing.
+- The recorder writes the field `sequence` of a record last (recorder.py). So the reader notices a
+  record that a kill cut short, and loses only this one record.
 - The pages belong to the kernel, so a `kill -9` of the worker loses no complete record.
-- Readers never map a file, because its writer may shorten it at the end of the run.
+- Readers never map a file, because the writer may shorten the file at the end of the run.
 """
 
 import os
@@ -39,23 +40,25 @@ class History:
     records: Records
     # Records that were cut short, or whose checksum does not match.
     torn: int
-    # Files that are missing between other files.
+    # The number of files that are missing between other files.
     missing_segments: int
-    # Attempts before the last attempt of an acquire; see `read_lost`.
+    # The lost attempts of acquires, as `read_lost` returns them. An acquire's last attempt is in
+    # its record.
     lost: Integers = field(default_factory=lambda: np.empty((0, 2), np.int64))
     # The number of records of each worker that has a file.
     counts: Mapping[Who, int] = field(default_factory=dict)
-    # The `records` at their earliest possible times, if other clocks timed some of them.
+    # The `records` at their earliest possible times. None: our clock timed all of them.
     early: Records | None = None
-    # The `records` at their latest possible times, in the same case.
+    # The `records` at their latest possible times. None: our clock timed all of them.
     late: Records | None = None
-    # The records of this host that no checksum covers.
+    # The number of each worker's records that no checksum covers. It counts only records of this
+    # host.
     unsealed: Mapping[Who, int] = field(default_factory=dict)
 
     def believed(self, until_ns: int = NEVER_NS) -> "History":
-        """The history without the records that cannot be true. They count as torn.
+        """Return the history without impossible records. The removed records count as torn.
 
-        A record with a time later than `until_ns` cannot be true.
+        A record with a time later than `until_ns` is impossible.
         """
         records = self.records
         late = records if self.late is None else self.late
@@ -77,11 +80,12 @@ class History:
 
 
 def read_history(workdir: str | os.PathLike[str], part: int = 0, parts: int = 1) -> History:
-    """The complete records of all workers in `workdir`, by worker and slot, once they have ended.
+    """Return the complete records of all workers in `workdir`, ordered by worker and slot. Call
+    this function after the workers have ended.
 
-    It needs 128 bytes of memory per operation, so a long run is read in `parts`. A `part` (0 ≤
-    `part` < `parts`) has all operations of the resources whose index modulo `parts` is `part`. Only
-    part 0 counts torn records and missing files.
+    Reading takes 128 bytes of memory per operation, so a long run is read in several `parts`. Part
+    number `part` (0 ≤ `part` < `parts`) has all operations of the resources whose index modulo
+    `parts` is `part`. Only part 0 counts torn records and missing files.
     """
     pieces: list[tuple[Records, Records, Records]] = []
     counts: Counter[Who] = Counter()
@@ -110,19 +114,23 @@ def read_history(workdir: str | os.PathLike[str], part: int = 0, parts: int = 1)
 
 
 def read_pieces(workdir: str | os.PathLike[str]) -> Iterator[tuple[Who, Records, int, int]]:
-    """For each file, its worker and pid, its complete records, the number of its torn records, and
-    the number of files that are missing before it."""
+    """Yield one tuple for each file.
+
+    A tuple has the worker and its pid, the complete records, the number of torn records, and the
+    number of files that are missing before this file.
+    """
     for worker, records, torn, missing, _ in _read_pieces(workdir):
         yield worker, records, torn, missing
 
 
-# A record is complete if its sequence is its slot + 1, and the slot follows from the files before.
-# If a file is missing, nobody knows how many records it had. From there on `base` is −1, and the
-# first record of each file tells its own slot. A killed writer leaves its last file at full length.
-# The rest of that file is rows of zeros, which are neither records nor torn. `begun` leaves them
-# out.
+# A record is complete if its sequence is its slot + 1. The slot follows from the number of records
+# in the earlier files. If a file is missing, its number of records is unknown. `base` is then −1
+# for all later files, and the first record of each later file gives the slot. A killed writer
+# leaves its last file at full length. The rows of zeros at its end are neither complete nor torn
+# records. `begun` excludes them.
 def _read_pieces(workdir: str | os.PathLike[str]) -> Iterator[tuple[Who, Records, int, int, int]]:
-    """The tuples of `read_pieces`, with the number of records without a checksum at the end."""
+    """Yield the tuples of `read_pieces`, each with one more number: how many records have no
+    checksum."""
     for worker, segments in _by_worker(workdir).items():
         base = 0
         expected = 0
@@ -152,18 +160,22 @@ def _read_pieces(workdir: str | os.PathLike[str]) -> Iterator[tuple[Who, Records
 
 
 def _first_slot(raw: Records) -> int:
-    """The slot of the first record of a file, from that record. For a file after a missing file."""
+    """Return the slot of the first record of a file, as that record gives it. This is used for a
+    file after a missing file."""
     return int(raw.sequence[0]) - 1 if len(raw) else 0
 
 
 def _whole(raw: Records, first: int) -> NDArray[np.bool_]:
-    """Which records are complete. `sequence` proves it, because it is written last."""
+    """Return which records are complete. The field `sequence` proves that, because it is written
+    last."""
     return np.asarray(raw.sequence == first + 1 + np.arange(len(raw)))
 
 
 def placed(records: Records, clock: Clock | None) -> tuple[Records, Records, Records]:
-    """The records on our clock, at their most likely, earliest and latest times. `clock`: the clock
-    that timed the records; None means our clock."""
+    """Return the records three times on our clock: at their most likely, earliest and latest times.
+
+    `clock`: the clock that timed the records. None means our clock.
+    """
     if clock is None or not len(records):
         return records, records, records
     whole = words_of(records)
@@ -175,28 +187,28 @@ def placed(records: Records, clock: Clock | None) -> tuple[Records, Records, Rec
 
 
 def history_parts(workdir: str | os.PathLike[str], operations_per_part: int = 4_000_000) -> int:
-    """The number of parts (≥ 1) in which to read the history, with about `operations_per_part`
-    operations in each."""
+    """Return the number of parts (≥ 1) in which to read the history. Each part has about
+    `operations_per_part` operations."""
     size = sum(path.stat().st_size for path in Path(workdir).glob("history-*.bin"))
     return max(-(-size // (RECORD_BYTES * operations_per_part)), 1)
 
 
-# The reader keeps one number per file, which is how many records it has handed out. So it cannot
-# leave out a record and come back for it. If a record has ended too recently, all records after it
-# wait, too. That includes the later files of the same worker, hence the `break`. A record that was
-# handed out too early would miss later votes, because nobody reads it again.
+# For each file, the reader keeps only the number of records that it has handed out. So it cannot
+# skip a record and return to it later. If an operation ended too recently, its record and all later
+# records of the same worker have to wait. The `break` skips the later files for the same reason. A
+# record that was handed out too early would lack later votes, because it is not read again.
 class HistoryTail:
-    """Follows the history of a run from another process while it grows."""
+    """A reader in another process that follows the history of a run while the history grows."""
 
     def __init__(self, workdir: str | os.PathLike[str]) -> None:
         self._workdir = Path(workdir)
-        # Path → the number of records already handed out.
+        # The number of records already handed out, by path.
         self._read: dict[Path, int] = {}
 
     def new_records(self, settled_before_ns: int = NEVER_NS) -> Records:
-        """The new records of all workers since the last call.
+        """Return the new records of all workers since the last call.
 
-        Each worker's records end before its first operation that returned at or after
+        The records of each worker stop before its first operation that ended at or after
         `settled_before_ns`. So the votes of the returned records can no longer change.
         """
         parts = []
@@ -214,16 +226,16 @@ class HistoryTail:
         return records_of(np.concatenate(parts)) if len(parts) > 1 else (*parts, records_of([]))[0]
 
 
-# The file has its full length from the beginning, so its size does not tell how many records are
-# complete. A binary search finds the first record without its sequence. It reads one number per
-# step, while a scan would read the whole file again in every look. The search relies on the order
-# of writing: a writer that completed records out of order would have some of them handed out half
-# written.
+# The file has its full length from the start, so its size does not show how many records are
+# complete. A binary search finds the first record that has no sequence. The search reads one number
+# per step. A scan would read the whole file again at each call. The search relies on the order of
+# writing. If a writer completed records out of order, the reader would hand out half-written
+# records.
 def _read_from(path: Path, record: int) -> Records:
-    """The records from index `record` on that were complete at the call.
+    """Return the complete records of a file, from index `record` on.
 
-    The writer completes one record after the other and stores each sequence last. So every record
-    before an existing sequence is complete.
+    The writer completes one record after the other and stores the sequence of each record last. So
+    every record before a stored sequence is complete.
     """
     with path.open("rb", buffering=0) as file:
 
@@ -241,8 +253,11 @@ def _read_from(path: Path, record: int) -> Records:
 def _by_worker(
     workdir: str | os.PathLike[str], kind: str = ""
 ) -> dict[Who, list[tuple[int, Path]]]:
-    """The numbered files of each worker. Files of the kind "share" hold some resources' records
-    from another host (bench/hosts/share.py)."""
+    """Return the numbered files of each worker.
+
+    Files of the kind "share" come from another host. They hold the records of some resources
+    (bench/hosts/share.py).
+    """
     workers: dict[Who, list[tuple[int, Path]]] = {}
     for worker, path in worker_files(workdir, "history"):
         *kind_parts, number = path.name.split(".")[1:-1]

@@ -1,10 +1,10 @@
-"""Durations of operations: *records → histograms by name → the sections `latency_s`, `waiting` and
-`over_time`*.
+"""The durations of operations: *records → histograms by name → the sections `latency_s`, `waiting`
+and `over_time`*.
 
-The fields of `Latencies` explain each duration. `over_time` cuts the measured window into at most
-60 equal slices of 0.1 s or more. Slices of the same width cover the warm-up. An operation belongs
-to the slice of its intended start, so the window's slices add up to `outcomes`. `granted` counts a
-lease in the slice in which its acquire returned.
+The fields of `Latencies` explain each duration. `over_time` divides the measured window into at
+most 60 equal slices of about 0.1 s or more. Slices of the same width cover the warm-up. An
+operation belongs to the slice of its intended start, so the window's slices add up to `outcomes`.
+`granted` counts a lease in the slice in which its acquire returned.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -25,9 +25,9 @@ from bench.measure.record import ACQUIRED, OUTCOME_CODES, Records, extent_ns
 from bench.measure.section import Amount, Count, Section, Share, says
 
 LATENCIES = ("acquire", "acquire_service", "acquire_failed", "release", "handoff", "hold", "wait")
-# A recipe counts these events of its own.
+# A recipe counts these events itself.
 COUNTED = ("wakeups", "polls")
-# The sections of sums about waiting. "leases" counts leases by caller.
+# The sections of `Sums` that are about waiting. "leases" counts the leases of each caller.
 WAITS: Mapping[str, tuple[str, ...]] = {"leases": (), "waits": ("retries",)}
 PERCENTILES = {"p50": 50.0, "p90": 90.0, "p99": 99.0, "p999": 99.9, "p9999": 99.99}
 
@@ -35,7 +35,7 @@ Figure = Literal["p50", "p90", "p99", "p999", "p9999", "max"]
 
 
 class Percentiles(Section, frozen=True, kw_only=True):
-    """Percentiles in seconds. null: fewer than ten samples lie beyond the percentile."""
+    """Percentiles in seconds. A percentile is null if fewer than ten samples lie beyond it."""
 
     p50: Annotated[Amount | None, says("50 % of the samples are at most this value")]
     p90: Annotated[Amount | None, says("90 % of the samples are at most this value")] = None
@@ -49,7 +49,7 @@ class Percentiles(Section, frozen=True, kw_only=True):
     max: Annotated[Amount | None, says("largest sample; null without samples")] = None
 
     def contradictions(self) -> Iterator[str]:
-        """Yield a sentence if a percentile has a larger value than a higher percentile."""
+        """Yield a sentence for each percentile that is larger than the next higher percentile."""
         percentiles = [
             (name, value) for name in get_args(Figure) if (value := getattr(self, name)) is not None
         ]
@@ -59,7 +59,7 @@ class Percentiles(Section, frozen=True, kw_only=True):
 
 
 class Latency(Percentiles, frozen=True, kw_only=True):
-    """Percentiles, count, mean and maximum of samples.
+    """The percentiles, count, mean and maximum of some samples.
 
     The percentiles come from HDR histograms of three significant digits. Count, mean and maximum
     are exact.
@@ -84,7 +84,8 @@ class Latency(Percentiles, frozen=True, kw_only=True):
         )
 
     def contradictions(self) -> Iterator[str]:
-        """Yield also sentences for figures without samples, and for a mean above the maximum."""
+        """Yield the sentences of `Percentiles`, and more sentences for figures without samples and
+        for a mean above the maximum."""
         yield from super().contradictions()
         if not self.count and any(value is not None for value in (self.mean, self.p50, self.max)):
             yield "it has figures, but no samples"
@@ -105,12 +106,13 @@ class AllAcquires(Percentiles, frozen=True, kw_only=True):
     ]
 
     def value_of(self, name: str) -> object:
-        """Return the value that tables show: infinity if too many acquires failed for a number."""
+        """Return the value that tables show. The value is infinity if too many acquires failed for
+        a number."""
         return inf if name in self.infinite else getattr(self, name)
 
     def contradictions(self) -> Iterator[str]:
-        """Yield also sentences for more failures than acquires, and for an infinite figure that has
-        a value."""
+        """Yield the sentences of `Percentiles`, and more sentences if failures exceed acquires or
+        an infinite figure has a value."""
         yield from super().contradictions()
         if self.failed > self.count:
             yield f"{self.failed} of {self.count} acquires failed"
@@ -119,7 +121,7 @@ class AllAcquires(Percentiles, frozen=True, kw_only=True):
 
 
 class Latencies(Section, frozen=True, kw_only=True):
-    """Durations of the operations in the window."""
+    """The durations of the operations in the window."""
 
     acquire: Annotated[
         Latency,
@@ -219,7 +221,8 @@ class Waiting(Section, frozen=True, kw_only=True):
 
 
 def durations(records: Records) -> dict[str, Integers]:
-    """The durations in ns of each operation: all except `handoff`, which takes two operations."""
+    """Return all durations (ns) of operations by name, except `handoff`. A hand-off needs two
+    operations."""
     won = acquired(records)
     intended, start, ended = (
         np.ascontiguousarray(records[name]) for name in ("intended_ns", "start_ns", "ended_ns")
@@ -237,12 +240,13 @@ def durations(records: Records) -> dict[str, Integers]:
 
 
 def handoffs(records: Records, window: Window) -> Integers:
-    """Times in ns of the hand-offs whose release was sent in the window. `records` must hold all
-    operations of its resources.
+    """Return the times (ns) of the hand-offs whose release was sent in the window. `records` must
+    hold all operations of its resources.
 
-    Two neighbouring grants of a resource are a hand-off on two conditions. The earlier holder sent
-    its release before the later grant. A caller was waiting then, which means that more acquires
-    had begun than returned."""
+    Two successive grants of a resource are a hand-off if two conditions are met. The earlier holder
+    sent its release before the later grant. And a caller was waiting at the release, which means
+    that more acquires had begun than had returned.
+    """
     times_ns = [np.empty(0, np.int64)]
     for timeline, rows in timelines(records.resource, extent_ns(records)):
         part = records[rows]
@@ -265,7 +269,7 @@ def handoffs(records: Records, window: Window) -> Integers:
 
 
 def blocks(histograms: Mapping[str, Histogram]) -> Latencies:
-    """The section `latency_s`."""
+    """Return the section `latency_s`."""
     acquired = histograms["acquire"]
     failed = histograms["acquire_failed"].count
     waits_ns = {name: acquired.percentile(percent, failed) for name, percent in PERCENTILES.items()}
@@ -285,9 +289,11 @@ def blocks(histograms: Mapping[str, Histogram]) -> Latencies:
 
 
 def add_waits(sums: Sums, records: Records, inside: Records) -> None:
-    """Add a part of the history to sums that have the sections `WAITS`. `inside`: the records of
-    this part that lie in the window."""
-    # Callers without a lease count, too.
+    """Add a part of the history to sums that have the sections `WAITS`.
+
+    `inside`: those of the `records` that lie in the window.
+    """
+    # A caller without a lease is counted with 0 leases.
     callers, which = np.unique(inside.caller, return_inverse=True)
     leases = np.bincount(which, acquired(inside), len(callers)).astype(int)
     sums.add("leases", dict(zip(callers.tolist(), leases.tolist(), strict=True)))
@@ -299,10 +305,11 @@ def add_waits(sums: Sums, records: Records, inside: Records) -> None:
 def waiting_of(
     sums: Sums, users: int, recipe_figures: Sequence[Mapping[str, int]], *, closed: bool = False
 ) -> Waiting:
-    """The section `waiting`.
+    """Return the section `waiting`.
 
-    `users`: the least number of callers. `recipe_figures`: the recipe's own counts of each process.
-    `closed`: a closed loop. There every caller asks, even a caller whose first acquire never ended.
+    `users`: the least number of callers. `recipe_figures`: the recipe's own counts in each process.
+    `closed`: the load is a closed loop. In a closed loop every user counts as a caller, even if its
+    first acquire never ended.
     """
     leases = sums.numbers["leases"].values()
     callers = max(users, len(leases)) if closed else len(leases)
@@ -330,8 +337,8 @@ WIDTHS_S = (0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1_800, 3_600)
 
 @dataclass(frozen=True, slots=True)
 class Slices:
-    """`count` equal slices of the window that starts at `start_ns`, and before the window `lead`
-    slices of the same width."""
+    """The time slices of a run. `count` equal slices divide the window, which starts at `start_ns`.
+    `lead` slices of the same width come before the window."""
 
     start_ns: int
     duration_ns: int
@@ -340,7 +347,8 @@ class Slices:
 
     @classmethod
     def of(cls, window: Window, warmup_s: float = 0.0) -> Self:
-        """The slices of `window`, and before it enough slices to cover `warmup_s`."""
+        """Return the slices of `window`, with enough slices before the window to cover `warmup_s`.
+        There are at most `MOST_SLICES` slices before it."""
         seconds = window.duration_s
         width_s = next(
             (width for width in WIDTHS_S if seconds / width <= MOST_SLICES), seconds / MOST_SLICES
@@ -355,19 +363,19 @@ class Slices:
         return self.lead + self.count
 
     def indices(self, times_ns: Integers) -> Integers:
-        """The slice of each time. The first slice is 0. An index below 0 or from `total` on means
-        that the time is in no slice."""
+        """Return the index of the slice of each time. The first slice has the index 0. If an index
+        is below 0, or `total` or more, the time lies in no slice."""
         return (times_ns - self.start_ns) * self.count // max(self.duration_ns, 1) + self.lead
 
     def starts_s(self) -> list[float]:
-        """The start of each slice, in seconds from the start of the window."""
+        """Return the start of each slice, in seconds from the start of the window."""
         first = range(-self.lead, self.count)
         return [round(number * self.duration_ns // self.count / 1e9, 6) for number in first]
 
 
 class AcquireOverTime(Section, frozen=True, kw_only=True):
-    """Latency of successful acquires, from the intended start. null: fewer than ten samples lie
-    beyond the percentile."""
+    """The latency of successful acquires, from the intended start. A percentile is null if fewer
+    than ten samples lie beyond it."""
 
     p50_s: Annotated[tuple[Amount | None, ...], says("half took no longer")]
     p90_s: Annotated[tuple[Amount | None, ...], says("90 % took no longer")]
@@ -376,8 +384,8 @@ class AcquireOverTime(Section, frozen=True, kw_only=True):
 
 
 class OverTime(Section, frozen=True, kw_only=True):
-    """The run slice by slice, with the warm-up. An operation belongs to the slice of its intended
-    start. The slices from 0 s on add up to `outcomes`."""
+    """The figures of each time slice of the run, including the warm-up. An operation belongs to the
+    slice of its intended start. The slices from 0 s on add up to `outcomes`."""
 
     origin_ns: Annotated[int, says("start of the measured window, ns of CLOCK_MONOTONIC")]
     slice_s: Annotated[Amount, says("width of a slice")]
@@ -397,18 +405,20 @@ class OverTime(Section, frozen=True, kw_only=True):
 
 
 def margin_names(instances: int) -> list[str]:
-    """The names under which vote margins are counted, by the number of instances that granted."""
+    """Return the names of the counts of vote margins. The index of a name is the number of
+    instances that granted."""
     return [f"margin {granted - instances // 2 - 1}" for granted in range(instances + 1)]
 
 
 def sliced_sections(slices: Slices, instances: int) -> dict[str, Iterable[object]]:
-    """The sections of sums that `add_slices` fills, one entry per slice."""
+    """Return the sections of `Sums` that `add_slices` fills. Each section has one entry per
+    slice."""
     names = (*ACQUIRE_OUTCOMES, "granted", "split_votes", *margin_names(instances))
     return {f"slices {name}": range(slices.total) for name in names}
 
 
 def add_slices(sums: Sums, slices: Slices, instances: int, records: Records) -> None:
-    """Add a part of the history.
+    """Add a part of the history to the sums of each slice.
 
     The code works on columns, because a copy of whole records would cost more than everything else.
     """

@@ -1,15 +1,15 @@
-"""Limits of this machine during a measurement: *two looks at the kernel's counters → the section
-`limits`*.
+"""The limits of this machine during a measurement: *two readings of the kernel's counters → the
+section `limits`*.
 
-A container may use less CPU than the machine has cores: its cgroup has a quota, and the kernel
-stops all of its threads for the rest of each period once the quota is used up (throttling). A
-virtual machine loses time to its neighbours (steal). A laptop or a paused machine does not run at
-all (suspend). None of this shows in the load's own figures.
+The cgroup of a container may have a CPU quota. When the quota of a period is used up, the kernel
+stops all threads of the container until the next period (throttling). A virtual machine loses CPU
+time to its neighbours (steal). A laptop or a paused machine stops completely (suspend). The figures
+of the load itself show none of these.
 
-Rules: a counter that cannot be read is None, never 0. The tightest quota of the cgroup and of those
-above it counts, and so does the cgroup with most throttled periods. Sources: cgroups(7);
-Documentation of Linux, admin-guide/cgroup-v2.rst (cpu.max, cpu.stat) and scheduler/sched-bwc.rst
-(version 1); proc(5), /proc/stat; clock_gettime(2).
+Rules: a counter that cannot be read is None and never 0. Quotas may exist in the process's cgroup
+and in all cgroups above it. The tightest quota counts. Throttling is read from the cgroup with the
+most throttled periods. Sources: cgroups(7); Documentation of Linux, admin-guide/cgroup-v2.rst
+(cpu.max, cpu.stat) and scheduler/sched-bwc.rst (version 1); proc(5), /proc/stat; clock_gettime(2).
 """
 
 import os
@@ -21,7 +21,7 @@ from typing import Annotated, Final
 
 from bench.measure.section import Amount, Count, Section, Share, says
 
-# If the quota throttles a larger share of the periods, a figure measures the quota and not the
+# If the quota throttles a larger share of the periods, the figures measure the quota and not the
 # lock.
 THROTTLED_MOST: Final = 0.05
 # From this share of the machine's CPU time on, steal is worth a warning.
@@ -31,8 +31,8 @@ _ROOT = Path("/")
 
 
 class Limits(Section, frozen=True, kw_only=True):
-    """The reasons why this machine or container did not run during parts of the measurement. null:
-    not known."""
+    """The reasons why this machine or container did not run during parts of the measurement. A
+    value of null is not known."""
 
     cpu_quota_cores: Annotated[
         float | None,
@@ -56,7 +56,7 @@ class Limits(Section, frozen=True, kw_only=True):
         return (self.throttled_periods or 0) / self.periods if self.periods else 0.0
 
     def invalidities(self) -> list[str]:
-        """The reasons why no figure counts, one sentence each."""
+        """Return the reasons why no figure of the measurement counts, one sentence each."""
         reasons = []
         if self.throttled_ratio > THROTTLED_MOST:
             quota = "" if self.cpu_quota_cores is None else f" of {self.cpu_quota_cores:g} cores"
@@ -73,7 +73,7 @@ class Limits(Section, frozen=True, kw_only=True):
         return reasons
 
     def warnings(self) -> list[str]:
-        """Warnings for a reader if the figures still count."""
+        """Return warnings for a reader of figures that still count."""
         sentences = []
         if self.throttled_periods and self.throttled_ratio <= THROTTLED_MOST:
             sentences.append(
@@ -93,9 +93,9 @@ NO_LIMITS: Final = Limits()
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """The kernel's counters at one moment; None: not readable.
+    """The kernel's counters at one moment. A counter of None is not readable.
 
-    `cpu_ticks`: the ticks of all states together.
+    `cpu_ticks`: the sum of the ticks of all CPU states.
     """
 
     periods: int | None
@@ -107,7 +107,8 @@ class Counters:
 
 
 def read_counters(root: Path = _ROOT) -> Counters:
-    """The counters now. `root`: where /proc and /sys lie, for tests."""
+    """Return the current counters. `root`: the folder that holds /proc and /sys. Only tests change
+    it."""
     steal, total = _cpu_ticks(root)
     suspended_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME) - time.monotonic_ns()
     groups = [_throttled(group) for group in _groups(root)]
@@ -118,9 +119,9 @@ def read_counters(root: Path = _ROOT) -> Counters:
 
 
 def limits_between(before: Counters, after: Counters, quota_cores: float | None) -> Limits:
-    """What limited this machine from `before` to `after`.
+    """Return the limits of this machine between the readings `before` and `after`.
 
-    `quota_cores`: as `quota_cores` returns it.
+    `quota_cores`: the result of the function `quota_cores`.
     """
 
     def increase(name: str) -> int | None:
@@ -148,23 +149,25 @@ def limits_between(before: Counters, after: Counters, quota_cores: float | None)
 
 
 def quota_cores(root: Path = _ROOT) -> float | None:
-    """How many cores the CPU quota allows (> 0); None without a quota. The tightest quota of the
-    cgroup and the cgroups above it counts."""
+    """Return how many cores the CPU quota allows (> 0), or None without a quota.
+
+    The tightest quota of this process's cgroup and of all cgroups above it counts.
+    """
     quotas = [quota for group in _groups(root) if (quota := _quota(group)) is not None]
     return min(quotas, default=None)
 
 
 def usable_cores(root: Path = _ROOT) -> float:
-    """How many cores this process may use: the cores in its affinity mask, or fewer if a quota
-    allows fewer."""
+    """Return how many cores this process may use. These are the cores in its affinity mask, or
+    fewer if a quota allows fewer."""
     cores = float(len(os.sched_getaffinity(0)))
     quota = quota_cores(root)
     return cores if quota is None else min(cores, quota)
 
 
 def _groups(root: Path) -> Iterator[Path]:
-    """The existing folders of this process's CPU cgroup and of the cgroups above it, for versions 1
-    and 2."""
+    """Yield the existing folders of this process's CPU cgroup and of the cgroups above it. Both
+    versions of cgroups are covered."""
     for line in _lines(root / "proc/self/cgroup"):
         _, controllers, path = [*line.split(":", 2), "", ""][:3]
         is_second = controllers == ""
@@ -173,8 +176,8 @@ def _groups(root: Path) -> Iterator[Path]:
         mount, below = _mounted(root, is_second=is_second)
         if mount is None:
             continue
-        # In a container the mount shows the container's own group, whose full path it does not
-        # have.
+        # In a container, the mount point shows only the container's own group. The path below the
+        # mount point therefore lacks the prefix of the full path.
         inner = path.removeprefix(below) if below != "/" else path
         group = mount / inner.strip("/")
         while True:
@@ -186,8 +189,8 @@ def _groups(root: Path) -> Iterator[Path]:
 
 
 def _mounted(root: Path, *, is_second: bool) -> tuple[Path | None, str]:
-    """The mount point of this version's CPU cgroups, and the cgroup that the mount shows (proc(5),
-    mountinfo)."""
+    """Return the mount point of the CPU cgroups of one version, and the cgroup that is mounted
+    there (proc(5), mountinfo)."""
     for line in _lines(root / "proc/self/mountinfo"):
         fields = line.split()
         if "-" not in fields:
@@ -202,11 +205,11 @@ def _mounted(root: Path, *, is_second: bool) -> tuple[Path | None, str]:
 
 
 def _quota(group: Path) -> float | None:
-    """The quota of one cgroup in cores, None without one."""
-    # Version 2 of cgroups: "15000 100000" or "max 100000".
+    """Return the quota of one cgroup in cores, or None without a quota."""
+    # Version 2 of cgroups has a text such as "15000 100000" or "max 100000".
     words = (_text(group / "cpu.max") or "").split()
     if not words:
-        # Version 1 of cgroups: -1 means no quota.
+        # Version 1 of cgroups has two files. A quota of -1 means no quota.
         words = [_text(group / f"cpu.cfs_{name}_us") or "" for name in ("quota", "period")]
     try:
         quota, period = map(int, words)
@@ -216,8 +219,8 @@ def _quota(group: Path) -> float | None:
 
 
 def _throttled(group: Path) -> tuple[int, int, int]:
-    """The periods, throttled periods and throttled nanoseconds of one cgroup; zeros if it has no
-    quota."""
+    """Return the periods, throttled periods and throttled nanoseconds of one cgroup. All are 0 if
+    the cgroup has no quota."""
     counters = dict(line.split() for line in _lines(group / "cpu.stat") if len(line.split()) == 2)
     try:
         periods = int(counters.get("nr_periods", 0))
@@ -230,7 +233,7 @@ def _throttled(group: Path) -> tuple[int, int, int]:
 
 
 def _cpu_ticks(root: Path) -> tuple[int | None, int | None]:
-    """The ticks of steal and the ticks of all states, summed over all cores."""
+    """Return the ticks of steal and the ticks of all CPU states, each summed over all cores."""
     first = next(iter(_lines(root / "proc/stat")), "")
     try:
         # The columns: user nice system idle iowait irq softirq steal.

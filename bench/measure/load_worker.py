@@ -1,4 +1,4 @@
-"""A load process of another host: *its own report → a section of the result*."""
+"""A load process of another host: *the report of the process → a section of the result*."""
 
 from typing import Annotated
 
@@ -8,7 +8,8 @@ from bench.measure.section import Amount, Count, Section, says
 class LoadWorker(Section, frozen=True, kw_only=True):
     """A load process of another host.
 
-    Its clock is known within ± clock_error; null: it is the leader's own.
+    The clock of the process is known within ± `clock_error_s`. This error is null if the process
+    uses the leader's own clock.
     """
 
     worker: Annotated[Count, says("its index")]

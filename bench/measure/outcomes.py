@@ -1,7 +1,7 @@
 """Outcomes and votes of operations: *records → counts by kind, margins, split votes*.
 
-A record has the votes of its last round, as they stood when the round closed. Only leases have a
-vote margin, which is granted − quorum.
+A record has the votes of the operation's last round at the moment when the round closed. Only
+leases have a vote margin, which is granted − quorum.
 """
 
 from typing import Annotated
@@ -17,7 +17,8 @@ from bench.measure.section import Count, Section, Share, says
 ACQUIRE_OUTCOMES = ("acquired", "contended", "split_vote", "unreachable", "too_late")
 RELEASE_OUTCOMES = ("released", "gone", "unreachable")
 
-# The kinds of votes. The field `votes` has one byte for each kind, in this order from the lowest.
+# The kinds of votes. The field `votes` has one byte for each kind, in this order, with the lowest
+# byte first.
 KINDS = ("granted", "refused", "errored", "silent", "absent", "undecided")
 
 Counts = dict[str, int]
@@ -39,7 +40,7 @@ class Outcomes(Section, frozen=True, kw_only=True):
 
 
 class OutcomeShares(Section, frozen=True, kw_only=True):
-    """Each outcome ÷ all acquires; null if there were no acquires."""
+    """The share of each outcome in all acquires. A share is null if there were no acquires."""
 
     acquired: Annotated[
         Share | None,
@@ -66,7 +67,7 @@ class Releases(Section, frozen=True, kw_only=True):
 
 
 class Votes(Section, frozen=True, kw_only=True):
-    """Votes of the last round of each operation, as they stood when it closed."""
+    """The votes of the last round of each operation, at the moment when the round closed."""
 
     margin: Annotated[dict[str, Count], says("leases by vote margin (granted − quorum)")]
     granted: Annotated[Count, says("the key was set")]
@@ -82,14 +83,15 @@ class Votes(Section, frozen=True, kw_only=True):
 
 
 class SplitVotes(Section, frozen=True, kw_only=True):
-    """Rounds in which probably nobody could win. One attempt alone cannot tell this for certain."""
+    """The rounds in which probably nobody could win. One attempt alone cannot prove a split
+    vote."""
 
     count: Annotated[Count, says("rounds")]
     ratio: Annotated[Share | None, says("rounds ÷ all rounds")]
 
 
 def acquired(records: Records) -> NDArray[np.bool_]:
-    """Which operations got the lock."""
+    """Return which operations got the lock."""
     return np.asarray(records.acquire_code == ACQUIRED)
 
 

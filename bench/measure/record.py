@@ -4,7 +4,7 @@
   time of 0 means that the event did not happen.
 - The worker writes a record when its operation has ended. Before that, a separate page holds the
   start of the operation (begun.py).
-- `sound` tells which records can be true.
+- The function `sound` finds the records that are possible.
 """
 
 from typing import TYPE_CHECKING, Annotated, Any, Self, overload
@@ -69,8 +69,9 @@ class OperationFacts(Section, frozen=True, kw_only=True):
         return cls(**fields | outcomes)
 
 
-# The fields in the order of the record. `outcome` is acquire code | release code << 8 | READER of
-# a reader. `sequence` is slot + 1, and the recorder writes it last.
+# The fields in the order of the record. `outcome` is acquire code | release code << 8, and also |
+# READER if the operation belongs to a reader. `sequence` is slot + 1, and the recorder writes this
+# field last.
 RECORD_FIELDS = OperationFacts.__struct_fields__[:16]
 RECORD_DTYPE = np.dtype([(name, "<i8") for name in RECORD_FIELDS])
 RECORD_BYTES = RECORD_DTYPE.itemsize
@@ -89,7 +90,8 @@ OUTCOMES = (
 # Outcome.value -> code
 OUTCOME_CODES: dict[str, int] = {name: code for code, name in enumerate(OUTCOMES)}
 
-# A bit of `outcome`: the operation was a reader's. Without it, the operation had to be alone.
+# This bit of `outcome` says that the operation belongs to a reader. An operation without this bit
+# must not share the resource with readers.
 READER = 1 << 16
 
 # `caller` = index of the worker × CALLERS_PER_WORKER + number of the caller in that worker.
@@ -99,7 +101,8 @@ TIMES = 9
 
 
 class RecordColumn:
-    """A field of `Records` as an attribute, so that an editor and mypy know its name."""
+    """A field of `Records` as an attribute. With attributes, an editor and mypy know the names of
+    the fields."""
 
     def __set_name__(self, _owner: type, name: str) -> None:
         self._name = name
@@ -109,7 +112,7 @@ class RecordColumn:
 
 
 class Records(NDArray[np.void]):
-    """A one-dimensional array of records (RECORD_DTYPE). Each field is an attribute."""
+    """A one-dimensional array of records (RECORD_DTYPE). Each field of a record is an attribute."""
 
     intended_ns = RecordColumn()
     start_ns = RecordColumn()
@@ -130,17 +133,18 @@ class Records(NDArray[np.void]):
 
     @property
     def acquire_code(self) -> Integers:
-        """How each acquire ended: the index of its outcome in `OUTCOMES`."""
+        """The outcome of each acquire, as an index into `OUTCOMES`."""
         return self.outcome & 0xFF
 
     @property
     def release_code(self) -> Integers:
-        """How each release ended, 0 if there was none."""
+        """The outcome of each release, as an index into `OUTCOMES`. 0 means that there was no
+        release."""
         return self.outcome >> 8 & 0xFF
 
     @property
     def reader(self) -> NDArray[np.bool_]:
-        """Which operations were a reader's."""
+        """A mask of the operations that belong to readers."""
         return np.asarray(self.outcome & READER != 0)
 
     if TYPE_CHECKING:
@@ -158,7 +162,7 @@ class Records(NDArray[np.void]):
 
 
 def records_of(rows: ArrayLike) -> Records:
-    """Records from rows of RECORD_DTYPE, or from a list of tuples of their fields."""
+    """Return records from rows of RECORD_DTYPE, or from a list of tuples of field values."""
     return np.asarray(rows, RECORD_DTYPE).view(Records)
 
 
@@ -178,11 +182,13 @@ LATE_VOTES = 1 << 48
 
 
 def sound(records: Records) -> NDArray[np.bool_]:
-    """Which records can be true.
+    """Return which records are possible.
 
-    The times of a true record are in this order, without the events that did not happen:
-    intended ≤ start ≤ attempt ≤ granted ≤ ended ≤ release sent ≤ replied. Its outcomes are valid
-    codes.
+    The times of a possible record are in the following order. Events that did not happen are left
+    out.
+    The order is intended ≤ start ≤ attempt ≤ granted ≤ ended ≤ release sent ≤ replied.
+
+    The outcomes of a possible record are valid codes.
     """
     start, attempt, granted, ended = (
         records[f"{name}_ns"] for name in ("start", "attempt", "granted", "ended")
@@ -218,16 +224,17 @@ def sound(records: Records) -> NDArray[np.bool_]:
 
 
 def ends_ns(records: Records) -> Integers:
-    """When each operation was over: when its release returned, or its acquire if none followed."""
+    """Return the end of each operation (ns). This is when its release returned, or when its acquire
+    returned if there was no release."""
     return np.asarray(np.maximum(records.ended_ns, records.release_replied_ns))
 
 
 def words_of(records: Records) -> Integers:
-    """A row of int64 for each record."""
+    """Return the records as rows of int64."""
     return np.ascontiguousarray(records).view("<i8").reshape(len(records), len(RECORD_FIELDS))
 
 
 def extent_ns(records: Records) -> tuple[int, int]:
-    """The earliest and the latest time in these records. Times of 0 do not count."""
+    """Return the earliest and the latest time in these records. Times of 0 do not count."""
     times = words_of(records)[:, :TIMES]
     return int(times.min(where=times != 0, initial=NEVER_NS)), int(times.max(initial=0))

@@ -1,10 +1,10 @@
 """The writer of a history: *one finished operation → a record in a memory-mapped file*.
 
-A wheel has this file compiled, together with the core (lockcore/compiled.py). In compiled code
-each field is a machine's int64 from the caller to the file, and never becomes a Python object.
+In a wheel, this file is compiled, like the core (lockcore/compiled.py). In compiled code, each
+field stays a machine int64 from the caller to the file. It never becomes a Python object.
 
-record.py defines the form of a record. Rules: the recorder writes `sequence` last. Only one thread
-writes. Each full block gets a checksum (seals.py).
+record.py defines the form of a record. Rules: the recorder writes the field `sequence` last. Only
+one thread writes. Each full block of records gets a checksum (seals.py).
 """
 
 import mmap
@@ -29,7 +29,7 @@ SEQUENCE: Final = RECORD_FIELDS.index("sequence")
 class Segment:
     """One file of a history while it is mapped.
 
-    `base`: the slot of its first record; `fields`: the file as an array of int64.
+    `base`: the slot of the first record in the file. `fields`: the file as an array of int64.
     """
 
     def __init__(self, base: int, file: mmap.mmap) -> None:
@@ -44,10 +44,10 @@ class Segment:
 
 
 class Recorder:
-    """Appends one worker's operations to its history files.
+    """The writer that appends one worker's operations to history files.
 
     Only one thread may write. The greenlets of this thread need no lock. Raises
-    EnvironmentNotReadyError if it cannot create a file.
+    EnvironmentNotReadyError if a file cannot be created.
     """
 
     def __init__(
@@ -66,12 +66,12 @@ class Recorder:
         self._seal_at = min(BLOCK, segment_records)
         self._segment = self._make_segment(0)
 
-    # One argument per field, by position: building a tuple would cost time in every operation.
-    # The fields are gathered outside the file, with a sequence of 0, and copied at once. Only then
-    # is the sequence stored by itself. A copy does not promise which of its bytes arrive first. If
-    # the copy held the sequence, a reader in another process could see a whole sequence beside
-    # half-written fields. In compiled code an `i64` goes from the caller to the file and never
-    # becomes a Python object.
+    # Each field is one positional argument, because building a tuple would cost time in every
+    # operation. The method collects the fields outside the file, with a sequence of 0, and copies
+    # them to the file at once. Then it stores the sequence separately. The bytes of a copy may
+    # arrive in any order. If the copy contained the sequence, a reader in another process could see
+    # the sequence beside half-written fields. In compiled code, an `i64` goes from the caller to
+    # the file and never becomes a Python object.
     def write(  # noqa: PLR0917
         self,
         intended_ns: i64,
@@ -92,9 +92,9 @@ class Recorder:
     ) -> int:
         """Append one operation and return its slot: 0, 1, 2, …
 
-        The arguments are `RECORD_FIELDS` without the last. Raises ValueError if a value is not an
-        int64, and after `close`. Raises EnvironmentNotReadyError if the disk has no room for the
-        next segment.
+        The arguments are all of `RECORD_FIELDS` except the last. Raises ValueError if a value is
+        not an int64, or if the recorder is closed. Raises EnvironmentNotReadyError if the disk has
+        no room for the next segment.
         """
         slot = self.written
         if slot == self._limit:
@@ -127,9 +127,11 @@ class Recorder:
         return slot
 
     def _seal(self) -> None:
-        """Store the checksum of the records since the last checksum. They are all in one file."""
+        """Store the checksum of all records since the last checksum. These records are all in one
+        file."""
         base = self._segment.base
-        # If a full disk prevented a checksum, its records stay without one.
+        # If a full disk has prevented an earlier checksum, the records of that block stay without a
+        # checksum.
         first = max(self._sealed, base)
         if self.written > first:
             block = self._segment.file[
@@ -139,13 +141,16 @@ class Recorder:
         self._sealed = self.written
         self._seal_at = min(self._sealed + BLOCK, base + self._segment_records)
 
-    # Only the newest two files are mapped. The votes of a round that stays open for longer remain
-    # undecided. The search starts with the newer file, because its slots are above the bases of
-    # both files. In the other order the search would look for a new slot in the older file, beyond
-    # its end. A patch never breaks a checksum, because checksums leave out the votes (seals.py).
+    # Only the newest two files are mapped. If a round closes after its file is unmapped, its votes
+    # remain undecided. The search starts with the newer file, because a slot of the newer file is
+    # above the bases of both files. In the other order, the search would look for a new slot beyond
+    # the end of the older file. A patch never breaks a checksum, because checksums leave out the
+    # votes (seals.py).
     def patch_votes(self, slot: int, votes: int) -> bool:
-        """Replace the votes of a written record once its round has closed. Return False if the
-        record's file is no longer mapped."""
+        """Replace the votes of a written record. Call this after the round has closed.
+
+        Returns False if the record's file is no longer mapped.
+        """
         for segment in (self._segment, self._older):
             if segment is not None and slot >= segment.base:
                 segment.fields[(slot - segment.base) * FIELDS + VOTES] = votes
@@ -153,8 +158,8 @@ class Recorder:
         return False
 
     def read(self, slot: int, limit: int) -> Records:
-        """Up to `limit` (≥ 0) records from `slot` (≥ 0) on, as written so far. The result never
-        goes beyond the end of a segment."""
+        """Return up to `limit` (≥ 0) written records from `slot` (≥ 0) on. All returned records are
+        in one segment."""
         base = slot - slot % self._segment_records
         stop = min(slot + limit, base + self._segment_records, self.written)
         if stop <= slot:

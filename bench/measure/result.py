@@ -1,9 +1,9 @@
-"""The result of a run as one JSON document: *sections → result.json, and back*.
+"""The result of a command as one JSON document: *sections → result.json, and back*.
 
 Writing is atomic (temporary file, fsync, rename) and never replaces an existing result. A written
-result holds no secret: `masked_command` masks the command line. Reading masks a result again,
-because a stored result is data from outside. `bench.report.answer` reads the result as its type. It
-refuses a result whose word contradicts the sections.
+result holds no secret, because `masked_command` masks the command line. Reading masks the result
+again, because a stored result is data from outside. `bench.report.answer` converts the result to
+its type. It refuses a result whose verdict word contradicts the sections.
 """
 
 import contextlib
@@ -20,12 +20,12 @@ from bench.measure.verdict import Verdict
 
 SCHEMA_VERSION: Final = 1
 RESULT_NAME = "result.json"
-# lockbench reads no larger result. The result of an hour with pictures has a few MiB.
+# lockbench refuses a larger result. The result of a one-hour run with pictures has a few MiB.
 MOST_BYTES = 256 << 20
 
 
 class Document(Section, frozen=True, kw_only=True):
-    """The first fields of every result. null means not known, or not applicable."""
+    """The first fields of every result. A value of null is not known or not applicable."""
 
     schema_version: Annotated[
         Literal[1], says("version of the form of this document; readers refuse other versions")
@@ -62,9 +62,10 @@ def write_result(result: Document, folder: Path) -> Path:
 
 
 def write_whole(path: Path, text: str, cure: str) -> None:
-    """Write `text` into the file `path`, whole or not at all. A device or a pipe is not replaced.
+    """Write all of `text` into the file `path`, or nothing. If `path` is a device or a pipe, write
+    into it and do not replace it.
 
-    Raises EnvironmentNotReadyError with the `cure`.
+    Raises EnvironmentNotReadyError with the text `cure`.
     """
     whole = path.is_file() or not path.exists()
     partial = path.with_name(f".{path.name}.{os.getpid()}") if whole else path
@@ -76,14 +77,15 @@ def write_whole(path: Path, text: str, cure: str) -> None:
                 os.fsync(file.fileno())
                 partial.replace(path)
     finally:
-        # Remove the draft, also after an interrupt.
+        # Remove the temporary file, even after an interrupt.
         if whole:
             with contextlib.suppress(OSError):
                 partial.unlink(missing_ok=True)
 
 
 def read_result(place: Path) -> dict[str, object]:
-    """The JSON value of the result in a folder or file, not yet checked against its type.
+    """Return the JSON value of the result in a folder or file. The value is not yet checked against
+    its type.
 
     Raises UsageError if the file is not a result, has another schema version, or holds NaN or an
     infinite number.
@@ -120,7 +122,8 @@ def read_result(place: Path) -> dict[str, object]:
 
 
 def _no_number(text: str) -> NoReturn:
-    """Refuse NaN and Infinity. Python's reader accepts them, but JSON does not have them."""
+    """Refuse NaN and Infinity. Python's JSON reader accepts these two words, but JSON does not have
+    them."""
     raise ValueError(f"{text} is not a number")
 
 
@@ -133,7 +136,7 @@ def _finite(text: str) -> float:
 
 
 def _masked(value: object) -> object:
-    """The value without secrets, which another writer of the file may have left in it."""
+    """Return the value without secrets. Another writer of the file may have left secrets in it."""
     if isinstance(value, dict):
         return {key: _masked(one) for key, one in value.items()}
     if isinstance(value, list):

@@ -1,9 +1,10 @@
-"""Questions to git about a checkout: *a folder and a git command → git's answer, or the line to
+"""Questions to git about a checkout: *a folder and a git command → git's answer, or the command to
 type if git refuses*.
 
 Rules: git refuses to read the checkout of another user ("dubious ownership"). This happens in a
-container if the checkout was made outside. lockbench then does not report a missing revision. It
-shows the line that git recommends. Source: git-config(1), about safe.directory.
+container if the checkout was made outside the container. In this case, lockbench shows the command
+that git recommends, instead of reporting a missing revision. Source: git-config(1), about
+safe.directory.
 """
 
 import os
@@ -29,7 +30,8 @@ def ask_git(
 
 
 def refusal_of(done: subprocess.CompletedProcess[bytes], folder: Path) -> str:
-    """Return a sentence with the cure if git refuses a checkout of another user, else ""."""
+    """Return a sentence with the cure if git refuses a checkout of another user. Otherwise return
+    ""."""
     line = _LINE.search(done.stderr.decode(errors="replace")) if done.returncode else None
     if line is None:
         return ""

@@ -1,8 +1,8 @@
-"""The types of one run's result: *load, place, figures, checks of trust → sections*.
+"""The types of one run's result: *load, servers, figures, checks of trust → sections*.
 
-Rules: names end in their units (_s seconds, _ns nanoseconds of CLOCK_MONOTONIC, _us microseconds,
-_ratio 1 = 100 %). null means not known, or not applicable. Limits can be set on the fields of
-`Measured`. These fields come first, and the other fields describe them.
+Rules: the name of a field ends in its unit (_s seconds, _ns nanoseconds of CLOCK_MONOTONIC, _us
+microseconds, _ratio 1 = 100 %). A value of null is not known or not applicable. Users can set
+limits on the fields of `Measured`.
 """
 
 from collections.abc import Callable, Iterator
@@ -75,7 +75,8 @@ class Rate(Section, frozen=True, kw_only=True):
 
 
 class Attempts(Latency, frozen=True, kw_only=True):
-    """Rounds per lease. The figures are rounds instead of seconds, and each sample is a lease."""
+    """The number of rounds per lease. The figures are rounds instead of seconds, and each sample is
+    a lease."""
 
     total: Annotated[
         Count, says("rounds of all operations in the window, failed operations included")
@@ -83,8 +84,8 @@ class Attempts(Latency, frozen=True, kw_only=True):
 
 
 class Cost(Section, frozen=True, kw_only=True):
-    """The cost of a lease over the whole run: amounts ÷ leases. The amounts include lost rounds,
-    clean-up and releases."""
+    """The cost of a lease over the whole run. Each figure is an amount divided by the number of
+    leases. The amounts include lost rounds, clean-up and releases."""
 
     commands_per_acquire: Annotated[
         Amount | None,
@@ -115,7 +116,7 @@ class Cost(Section, frozen=True, kw_only=True):
 
 
 class LoadGap(Section, frozen=True, kw_only=True):
-    """A time in which a load process was away: neither running nor waiting for a core."""
+    """A time in which a load process was away: it neither ran nor waited for a core."""
 
     worker: Annotated[Count, says("index of the process")]
     pid: Annotated[Count, says("of the process")]
@@ -125,7 +126,7 @@ class LoadGap(Section, frozen=True, kw_only=True):
 
 
 class GeneratorHealth(Section, frozen=True, kw_only=True):
-    """The health of the load generator. It tells whether the load was as requested."""
+    """The health of the load generator. It shows whether the load was as requested."""
 
     cpu_ratio: Annotated[
         Amount | None,
@@ -173,13 +174,14 @@ class GeneratorHealth(Section, frozen=True, kw_only=True):
     gaps: Annotated[tuple[LoadGap, ...], says("the longest gaps in order of time, at most 50")] = ()
 
     def contradictions(self) -> Iterator[str]:
-        """Yield a sentence for a word without its reason, or a reason without its word."""
+        """Yield a sentence if a verdict other than VALID has no reason, or if VALID has a
+        reason."""
         if (self.verdict == "VALID") != (self.reason is None):
             yield f"{self.verdict} beside the reason {self.reason!r}"
 
 
 class Example(Section, frozen=True, kw_only=True):
-    """One finding of the oracle."""
+    """One broken rule that the oracle found."""
 
     kind: Annotated[BrokenRule, says("the rule that was broken")]
     at_ns: Annotated[int, says("when, on CLOCK_MONOTONIC")]
@@ -194,7 +196,7 @@ class Example(Section, frozen=True, kw_only=True):
 
 
 class Holder(Section, frozen=True, kw_only=True):
-    """The holders of one resource and their times, in µs from the start of the measured window."""
+    """The holders of one resource, with their times in µs from the start of the measured window."""
 
     resource: Annotated[Count, says("index of the resource")]
     leases: Annotated[Count, says("leases that the oracle saw here, over the whole run")]
@@ -211,7 +213,7 @@ class Holder(Section, frozen=True, kw_only=True):
 
 
 class SafetyReport(Section, frozen=True):
-    """Whether the lock held over the whole run. `reason` explains every verdict except SAFE."""
+    """The safety verdict on the whole run. `reason` explains every verdict except SAFE."""
 
     verdict: Annotated[SafetyWord, says("one word; the README of bench/safety explains it")]
     reason: Annotated[str | None, says("the reason for VIOLATED, UNKNOWN or NOT TESTED")]
@@ -277,7 +279,7 @@ class SafetyReport(Section, frozen=True):
     ] = ()
 
     def contradictions(self) -> Iterator[str]:
-        """Yield a sentence for each place where the word contradicts the counts."""
+        """Yield a sentence for each contradiction between the verdict and the counts."""
         broken = self.service_faults + self.granted_invalid + self.foreign_deletes
         if self.violations != self.service_faults:
             yield f"violations is {self.violations}, but service_faults is {self.service_faults}"
@@ -317,7 +319,7 @@ class Exceptions(Section, frozen=True, kw_only=True):
 
 
 class Measured(Section, frozen=True, kw_only=True):
-    """The measured figures and the oracle's report. Limits can be set on all of these fields."""
+    """The measured figures and the oracle's report. Users can set limits on all of these fields."""
 
     duration_s: Amount
     rate: Rate
@@ -339,7 +341,7 @@ class Measured(Section, frozen=True, kw_only=True):
 
 
 class FleetFacts(Section, frozen=True, kw_only=True):
-    """The servers that the run started or targeted, and how durable they are."""
+    """The servers that the run started or targeted, and the durability of their data."""
 
     started: Annotated[bool, says("by lockbench; false if the user named them")]
     server: Annotated[
@@ -353,20 +355,20 @@ class FleetFacts(Section, frozen=True, kw_only=True):
 
     @property
     def servers_text(self) -> str:
-        """Names and versions of the servers, such as `redis 7.0.15`; empty if none is known."""
+        """The names and versions of the servers, such as `redis 7.0.15`. The text is empty if no
+        server is known."""
         return servers_text(self.instances)
 
     @property
     def policy(self) -> str | None:
-        """The AOF policy that all instances have; None if the policies differ, or if the policy of
+        """The AOF policy of all instances. It is None if the policies differ, or if the policy of
         an instance is unknown."""
         policies = {one.fsync for one in self.instances}
         return self.fsync or (policies.pop() if len(policies) == 1 else None)
 
     @property
     def policies(self) -> str:
-        """The AOF policies of the instances, such as `everysec` or `everysec and always`; empty if
-        none is known."""
+        """The instances' AOF policies, such as `everysec and always`, or "" if none is known."""
         if self.fsync is not None:
             return self.fsync
         present = {one.fsync for one in self.instances}
@@ -376,15 +378,15 @@ class FleetFacts(Section, frozen=True, kw_only=True):
 
     @property
     def text(self) -> str:
-        """How the servers sync, and whether they are the user's own: `fsync everysec`, or `own
-        targets, fsync everysec`."""
+        """A text about how the servers sync: `fsync everysec`. If the servers are the user's own,
+        the text is `own targets, fsync everysec`."""
         policies = f"fsync {self.policies or 'not known'}"
         return policies if self.started else f"own targets, {policies}"
 
 
 class OwnFleet(Section, frozen=True, kw_only=True):
-    """The servers of an experiment that starts all of them. null: the servers differ, or the
-    experiment did not ask them."""
+    """The servers of an experiment that starts all of them. A value is null if the servers differ,
+    or if the experiment did not ask them."""
 
     started: Annotated[Literal[True], says("they were started for it")] = True
     server: Annotated[ServerBinary, says("the program")]
@@ -418,7 +420,8 @@ class InfoDelta:
 
     @property
     def delayed_fsyncs(self) -> int | None:
-        """The number of AOF writes that waited for an fsync; None if INFO does not have it."""
+        """The number of AOF writes that waited for an fsync, or None if INFO does not have the
+        number."""
         count = self.aof.get("aof_delayed_fsync")
         return count if isinstance(count, int) else None
 
@@ -519,7 +522,7 @@ class JudgedThreshold(Section, frozen=True, kw_only=True):
     reason: Annotated[str | None, says("why it is inconclusive or infinite; otherwise null")]
 
     def contradictions(self) -> Iterator[str]:
-        """Yield a sentence if the value and the limit contradict the word."""
+        """Yield a sentence if the value and the limit contradict the status."""
         value = inf if self.infinite else self.value
         if self.status == "inconclusive":
             return
@@ -530,7 +533,8 @@ class JudgedThreshold(Section, frozen=True, kw_only=True):
 
 
 class RunFigures(Document, frozen=True, kw_only=True):
-    """The first half of a run's result: the load, its servers, the figures of its operations."""
+    """The first half of a run's result: the load, the servers, and the figures of the
+    operations."""
 
     kind: Annotated[Literal["run"], says("the kind of this result")] = "run"
     name: Annotated[str, says("the name that the user gave to the run (--name)")] = ""
@@ -577,7 +581,7 @@ class RunResult(RunFigures, frozen=True, kw_only=True):
     ]
 
 
-# Returns the fields of a section by name. They can initialise a section with more fields.
+# This function returns the fields of a section by name.
 fields_of = msgspec.structs.asdict
-# Limits are judged on these figures.
+# The gates compare limits with the figures of one of these types.
 Figures = Measured | RunResult

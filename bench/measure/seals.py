@@ -2,14 +2,15 @@
 unchanged*.
 
 Rules
-- To seal a block means to store its checksum. A block is sealed once: when it is full, when its
-  file is full, or when its writer closes. A killed writer leaves rows without a seal. These rows
-  are not a fault, because the run ended early. An orderly writer leaves no such rows.
-- Votes of a record may still arrive after its block is sealed, so the checksum leaves them out. No
-  verdict rests on votes.
-- The checksum is zlib's CRC-32 (RFC 1952). It finds every single flipped bit. It misses one in
-  4 × 10⁹ other changes.
-- The checksum of 512 records takes 45 µs (2026-11-27, two busy cores), which is 0.09 µs a record.
+- To seal a block means to store its checksum. Each block is sealed once: when the block is full,
+  when its file is full, or when its writer closes. A killed writer leaves unsealed rows. These rows
+  are not a fault, because the run ended early. A writer that ended in order leaves no unsealed
+  rows.
+- The votes of a record may arrive after its block is sealed, so the checksum leaves out the votes.
+  No verdict depends on votes.
+- The checksum is zlib's CRC-32 (RFC 1952). It detects every single flipped bit. Of other changes,
+  it misses about one in 4 × 10⁹.
+- The checksum of 512 records takes 45 µs (2026-11-27, two busy cores), which is 0.09 µs per record.
 """
 
 import os
@@ -23,11 +24,11 @@ from numpy.typing import NDArray
 from bench.measure.clocks import Integers, Who, rows_of
 from bench.measure.grown import Grown
 
-# The names of the files.
+# The first parts of the file names: seals of records, and seals of lost attempts.
 HISTORY = "seals"
 LOST = "lostseals"
 BLOCK = 512  # rows
-# No writer has blocks of more rows.
+# No writer makes a block with more rows than this.
 MOST_ROWS = 1 << 20
 # The index of the votes in a record.
 VOTES = 12
@@ -35,12 +36,13 @@ VOTES = 12
 # the seal is complete.
 _ROW = 4
 
-# The first row, the number of rows, their checksum.
+# The number of the first row, the number of rows, and the checksum of the rows.
 Block = tuple[int, int, int]
 
 
 def sum_of(rows: Integers, without: int = -1) -> int:
-    """The checksum of rows of int64. `without`: a column to leave out; below 0, none."""
+    """Return the checksum of rows of int64. `without`: a column to leave out. If it is below 0, no
+    column is left out."""
     words = np.array(rows, "<i8")
     if without >= 0:
         words[:, without] = 0
@@ -48,7 +50,8 @@ def sum_of(rows: Integers, without: int = -1) -> int:
 
 
 class Seals:
-    """The checksums of one file of rows, which the worker `worker` of this process writes."""
+    """The writer of checksums for the rows of one kind that worker `worker` writes in this
+    process."""
 
     def __init__(self, workdir: str | os.PathLike[str], kind: str, worker: int) -> None:
         self._path = Path(workdir) / f"{kind}-{worker}-{os.getpid()}.bin"
@@ -57,8 +60,8 @@ class Seals:
         self._word = 0
 
     # The four columns of a seal are stored one by one, and the last one marks it as complete. If
-    # the writer is killed in between, the last column stays 0 and `read` ignores the seal. The file
-    # also ends with a chunk that is only partly used. `read` ignores its zeros in the same way.
+    # the writer is killed in between, the last column stays 0 and `read` ignores the seal. The last
+    # chunk of the file may be only partly used, and `read` ignores its zeros in the same way.
     def add(self, first: int, rows: Integers, without: int = -1) -> None:
         """Seal the block of `rows`. `first`: the number of its first row.
 
@@ -75,18 +78,18 @@ class Seals:
         self._word = at + _ROW
 
     def forget(self) -> None:
-        """Remove all seals, because the rows are gone."""
+        """Remove all seals. Call this when the rows have been removed."""
         self._words = memoryview(b"").cast("q")
         self._word = 0
         self._file.cut(0)
 
     def close(self) -> None:
-        """Drop the view of the file. No further seal follows."""
+        """Drop the view of the file. No further seal may follow."""
         self._words = memoryview(b"").cast("q")
 
 
 def read(workdir: str | os.PathLike[str], kind: str, who: Who) -> list[Block]:
-    """The blocks that a worker has sealed."""
+    """Return the blocks that a worker has sealed."""
     path = Path(workdir) / f"{kind}-{who[0]}-{who[1]}.bin"
     if not path.exists():
         return []
@@ -98,18 +101,18 @@ def read(workdir: str | os.PathLike[str], kind: str, who: Who) -> list[Block]:
 
 
 def malformed(blocks: Sequence[Block]) -> int:
-    """How many blocks are impossible, so that no writer can have sealed them."""
+    """Return how many blocks are impossible. No writer can have sealed such a block."""
     return sum(
         not (first >= 0 and 0 < count <= MOST_ROWS and 0 <= total < 1 << 32)
         for first, count, total in blocks
     )
 
 
-# Every file is checked against all blocks of its worker, so some of them may belong to other files.
-# A block never spans two files, because the recorder seals at the end of each. So a block that does
-# not lie wholly within these rows is no fault by itself. This does not hide a damaged seal, because
-# its rows count as unsealed. If a worker ended in order, unsealed rows make safety UNKNOWN
-# (`without_seal`).
+# Every file is checked against all blocks of its worker, and some of these blocks may belong to
+# other files. A block never spans two files, because the recorder seals at the end of each file. So
+# a block that is not completely within these rows is not a fault by itself. A damaged seal does not
+# stay hidden, because its rows count as unsealed. If a worker ended in order, unsealed rows make
+# safety UNKNOWN (`without_seal`).
 def check(
     blocks: Sequence[Block],
     first: int,
@@ -117,16 +120,18 @@ def check(
     written: NDArray[np.bool_],
     without: int = -1,
 ) -> tuple[NDArray[np.bool_], int]:
-    """Which `rows` lie in a block with a wrong checksum, and how many complete rows have no block.
+    """Return which `rows` are in a block with a wrong checksum, and how many complete rows are in
+    no block.
 
-    `first`: the number of the first row; `written`: which rows are complete.
+    `first`: the number of the first row. `written`: which rows are complete.
     """
     broken = np.zeros(len(rows), bool)
     sealed = np.zeros(len(rows), bool)
     for start, count, total in blocks:
         inside = slice(start - first, start - first + count)
         if not (0 <= inside.start < inside.stop <= len(rows)):
-            # The block belongs to another file, or its seal is torn and the rows have none.
+            # The block belongs to another file, or its seal is torn. If it is torn, the rows count
+            # as unsealed.
             continue
         sealed[inside] = True
         broken[inside] |= sum_of(rows[inside], without) != total
@@ -134,7 +139,8 @@ def check(
 
 
 def reseal(workdir: str | os.PathLike[str], worker: int, segments: Sequence[Integers]) -> None:
-    """Seal all records of this process again. `segments`: the rows that its files hold now."""
+    """Replace the seals of all records of this process. `segments`: the current rows of its
+    files."""
     (Path(workdir) / f"{HISTORY}-{worker}-{os.getpid()}.bin").unlink(missing_ok=True)
     new_seals = Seals(workdir, HISTORY, worker)
     base = 0

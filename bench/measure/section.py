@@ -1,12 +1,13 @@
-"""The parts of every result: *structs with a sentence for every field ⇄ JSON, and its JSON Schema*.
+"""The parts of every result: *structs with a sentence for each field ⇄ JSON; structs → JSON
+Schema*.
 
-- A field is `Annotated[type, says("one sentence")]`, and its name has the unit.
-  `bench.measure.words` explains how a field gets into a table. A field that was added later has a
+- A field is `Annotated[type, says("one sentence")]`, and the field's name has the unit.
+  `bench.measure.words` explains how tables choose their fields. A field that was added later has a
   default, so that older results can be read. Unknown keys of newer results are ignored.
 - `make schemas` writes the output of `schema_of` next to each type. Nobody writes a schema by hand.
-- Only this file calls msgspec to read, and only in one thread at a time. msgspec analyses a type at
-  its first use. If two threads first use a type at once, the process ends with SIGSEGV, because the
-  second thread uses the first thread's half-built analysis (0.22).
+- Only this file uses msgspec to read JSON, and only in one thread at a time. msgspec 0.22 analyses
+  each type at its first use. If two threads first use a type at the same time, the second thread
+  uses the unfinished analysis of the first thread. Then the process ends with SIGSEGV.
 """
 
 import json
@@ -35,7 +36,7 @@ Amount = Annotated[float, Meta(ge=0)]
 class Section(Struct, frozen=True, kw_only=True):
     """A part of a result."""
 
-    # Tests read fields by name.
+    # Tests use this method to read fields by name.
     def __getitem__(self, name: str) -> object:
         return getattr(self, name)
 
@@ -44,8 +45,8 @@ class Section(Struct, frozen=True, kw_only=True):
         return getattr(self, name)
 
     def contradictions(self) -> Iterator[str]:
-        """Yield a sentence for each contradiction in a section that was read. Most sections cannot
-        contradict themselves."""
+        """Yield a sentence for each contradiction within this section. Most kinds of sections
+        cannot contradict themselves."""
         yield from ()
 
 
@@ -74,7 +75,8 @@ def builtins_of(section: object) -> Any:
 
 
 def leaves(value: object, name: str = "") -> Iterator[tuple[str, object]]:
-    """Yield the leaves of a JSON value by dotted name. Lists and empty objects stay whole."""
+    """Yield the dotted name and the value of each leaf of a JSON value. A list or an empty object
+    counts as one leaf."""
     if isinstance(value, Mapping) and value:
         for key, inner in value.items():
             yield from leaves(inner, f"{name}.{key}" if name else key)
@@ -85,13 +87,14 @@ def leaves(value: object, name: str = "") -> Iterator[tuple[str, object]]:
 def decoded(
     text: bytes | str, kind: type[Found], dec_hook: Callable[[type, object], object] | None = None
 ) -> Found:
-    """Return the JSON `text` as a `kind`. Raises msgspec.DecodeError, msgspec.ValidationError."""
+    """Return the JSON `text` as a value of type `kind`. Raises msgspec.DecodeError,
+    msgspec.ValidationError."""
     with _ONE_AT_A_TIME:
         return msgspec.json.decode(text, type=kind, dec_hook=dec_hook)
 
 
 def converted(value: object, kind: type[Found]) -> Found:
-    """Return the JSON value `value` as a `kind`. Raises msgspec.ValidationError."""
+    """Return the JSON value `value` as a value of type `kind`. Raises msgspec.ValidationError."""
     with _ONE_AT_A_TIME:
         return msgspec.convert(value, kind)
 
@@ -99,20 +102,20 @@ def converted(value: object, kind: type[Found]) -> Found:
 def typed(value: object, kind: type[Found], name: str = "this") -> Found:
     """Return the JSON value `value` as a `kind`.
 
-    Raises UsageError that says which place in `name` does not fit.
+    Raises UsageError. Its message names the part of `name` that does not fit the type.
     """
     try:
         return converted(value, kind)
     except (msgspec.ValidationError, UnicodeEncodeError) as error:
-        # UnicodeEncodeError: a text holds half a surrogate pair.
+        # UnicodeEncodeError means that a text holds half a surrogate pair.
         raise UsageError(
             f"{name} is not a complete {kind.__name__} of lockbench ({error}); make it again"
         ) from None
 
 
 def schema_of(kind: type[Section], urn: str) -> dict[str, object]:
-    """Return the JSON Schema (2020-12) of documents of `kind` as lockbench writes them, without
-    other keys."""
+    """Return the JSON Schema (2020-12) of documents of type `kind`. The schema allows only the keys
+    that lockbench writes."""
     (reference,), parts = msgspec.json.schema_components([kind], ref_template="#/$defs/{name}")
     own = parts.pop(str(reference["$ref"]).rpartition("/")[2])
     document = {
@@ -123,7 +126,8 @@ def schema_of(kind: type[Section], urn: str) -> dict[str, object]:
     }
     for part in (document, *parts.values()):
         if "description" in part:
-            # The formatter may break a docstring anywhere. A schema must not change with that.
+            # The formatter may break the lines of a docstring anywhere. A schema must not depend on
+            # line breaks.
             part["description"] = " ".join(part["description"].split())
         if "properties" in part:
             part["required"] = list(part["properties"])

@@ -1,6 +1,8 @@
-"""Facts about servers: *a program, its disk, the replies of an instance → facts of a result*.
+"""Facts about servers: *a server program, its disk, the replies of an instance → facts in a
+result*.
 
-Rules: null means that an instance did not report the fact. The `warnings` of the instance say why.
+Rules: a fact of null means that the instance did not report it. The `warnings` of the instance say
+why.
 """
 
 from collections.abc import Iterable
@@ -12,7 +14,7 @@ from bench.measure.section import Amount, Count, says
 
 @dataclass(frozen=True, slots=True)
 class ServerBinary:
-    """One server program and what identifies it in a result."""
+    """One server program and the facts that identify it in a result."""
 
     path: Annotated[str, says("path of the server as found; Redis acts by the name of its command")]
     name: Annotated[str, says("redis, valkey, or the name of a fork")]
@@ -27,7 +29,7 @@ class ServerBinary:
 
 @dataclass(frozen=True, slots=True)
 class SyncLatency:
-    """How long an append of 100 bytes and its fdatasync take on the disk of the servers."""
+    """The time that an append of 100 bytes and its fdatasync take on the disk of the servers."""
 
     count: Annotated[Count, says("how often it was measured")]
     p50_s: Annotated[Amount, says("half took no longer")]
@@ -37,7 +39,8 @@ class SyncLatency:
 
 @dataclass(frozen=True, slots=True)
 class InstanceFacts:
-    """What one instance is. null: it did not or may not say, and `warnings` tell why."""
+    """Facts about one instance. A fact of null was not reported or not permitted, and `warnings`
+    say why."""
 
     index: Annotated[Count, says("position in the list of targets")]
     address: Annotated[str, says("host:port or socket path, without secrets")]

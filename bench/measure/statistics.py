@@ -1,12 +1,14 @@
-"""Statistics without side effects: *shares, values of two sides, leases per tenth → interval,
-shift, trend*.
+"""Statistics without side effects: *counts of successes, values of two sides, leases per tenth of
+the window → interval, shift, trend*.
 
 - A share has Wilson's score interval (1927).
-- A shift is the Hodges-Lehmann estimate with its exact interval. The interval of pairs uses
-  Wilcoxon's signed ranks, and the interval of two samples uses Mann and Whitney's sums.
-- The slope of a trend is Theil-Sen's, so a single bad tenth cannot turn it. A trend gives a warning
-  on two conditions. The rate changed by more than a tenth over the window, *and* a Mann-Kendall
-  test rejects "no trend" at 5 % (n = 10: |S| ≥ 23 has probability 0.047).
+- A shift is the Hodges-Lehmann estimate with its exact interval. The interval for pairs comes from
+  Wilcoxon's signed ranks. The interval for two independent samples comes from Mann and Whitney's
+  rank sums.
+- The slope of a trend is Theil-Sen's, so one bad tenth of the window cannot reverse the slope. A
+  trend gives a warning if both of two conditions are true. The rate changed by more than 10 % over
+  the window. A Mann-Kendall test rejects "no trend" at 5 % (n = 10: |S| ≥ 23 has probability
+  0.047).
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -23,7 +25,7 @@ from bench.measure.section import Section, Share, says
 
 NORMAL_95 = 1.959964
 TENTHS = 10
-# The rate may change by this share over the window.
+# The rate may change by this share over the window without a warning.
 DRIFT = 0.10
 _SIGNIFICANT = 23
 Array = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
@@ -31,7 +33,7 @@ Array = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A rate with its 95 % interval; all None without trials."""
+    """A rate with its 95 % interval. All three values are None if there were no trials."""
 
     rate: Annotated[Share | None, says("successes of the trials")]
     low: Annotated[Share | None, says("of the 95 % interval")]
@@ -39,7 +41,8 @@ class Interval:
 
 
 def wilson(successes: int, trials: int) -> Interval:
-    """The Wilson score interval (95 %) of `successes` in `trials`, 0 ≤ successes ≤ trials."""
+    """Return the Wilson score interval (95 %) of `successes` in `trials`, where 0 ≤ successes ≤
+    trials."""
     if not trials:
         return Interval(None, None, None)
     rate = successes / trials
@@ -54,7 +57,7 @@ def wilson(successes: int, trials: int) -> Interval:
 
 
 class Spread(Section, frozen=True, kw_only=True):
-    """A figure over the repeats."""
+    """The median, lowest and highest value of a figure over the repeats of a run."""
 
     median: Annotated[float, says("over the repeats")]
     low: Annotated[float, says("lowest")]
@@ -70,15 +73,15 @@ class Spread(Section, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, values: Iterable[float]) -> Self:
-        """Median, lowest and highest of the values, at least one."""
+        """Return the median, the lowest and the highest of one or more values."""
         numbers = [float(value) for value in values]
         return cls(median=median(numbers), low=min(numbers), high=max(numbers))
 
 
 @dataclass(frozen=True, slots=True)
 class Shift:
-    """The distance between logarithms. `low` and `high` are ±inf if the `confidence` takes more
-    values."""
+    """The distance between two sides, as a difference of logarithms. `low` and `high` are ±inf if
+    there are too few values for the `confidence`."""
 
     shift: float
     low: float
@@ -93,8 +96,8 @@ class Shift:
 
 
 def paired_shift(differences: Sequence[float], confidence: float) -> Shift:
-    """Return the estimate from one difference per pair (at least one), with an interval of
-    `confidence` (0…1)."""
+    """Return the estimated shift with an interval of `confidence` (0…1). `differences` has one
+    value per pair, and at least one."""
     values = np.asarray(differences, float)
     first, second = np.triu_indices(len(values))
     averages = np.sort((values[first] + values[second]) / 2)
@@ -103,7 +106,7 @@ def paired_shift(differences: Sequence[float], confidence: float) -> Shift:
 
 
 def unpaired_shift(first: Sequence[float], second: Sequence[float], confidence: float) -> Shift:
-    """Return how far `second` lies above `first`. Both are independent samples of logarithms, with
+    """Return by how much `second` is above `first`. Both are independent samples of logarithms with
     at least one value each."""
     a = np.asarray(first, float)
     b = np.asarray(second, float)
@@ -113,18 +116,20 @@ def unpaired_shift(first: Sequence[float], second: Sequence[float], confidence: 
 
 
 def spread(differences: Sequence[float]) -> float | None:
-    """Return the standard deviation of one pair's log ratio; None below three pairs."""
+    """Return the standard deviation of one pair's log ratio, or None if there are fewer than three
+    pairs."""
     return float(np.std(np.asarray(differences, float), ddof=1)) if len(differences) > 2 else None
 
 
 def least_pairs(confidence: float) -> int:
-    """Return how many pairs an interval of this confidence takes: the least n with 2⁻ⁿ ≤ α/2."""
+    """Return how many pairs an interval of this confidence needs. This is the least n with 2⁻ⁿ ≤
+    α/2."""
     return ceil(log2(2 / (1 - confidence)))
 
 
 def least_runs(confidence: float) -> int:
-    """Return how many runs of each side an interval of this confidence takes: the least n with 1 ÷
-    (2n over n) ≤ α/2."""
+    """Return how many runs of each side an interval of this confidence needs. This is the least n
+    with 1 ÷ (2n over n) ≤ α/2."""
     return next(
         runs for runs in count(1) if 1 / comb(2 * runs, runs) <= (1 - confidence) / 2 + 1e-12
     )
@@ -136,30 +141,33 @@ def _estimate(ordered: Array, depth: int, confidence: float, count: int) -> Shif
 
 
 def _depth(shares: Array, confidence: float) -> int:
-    """The largest k with P(T < k) ≤ α/2, where T takes the value i with the chance shares[i]."""
+    """Return the largest k with P(T < k) ≤ α/2, where T has the value i with probability
+    shares[i]."""
     below = np.cumsum(shares)
     return int(np.searchsorted(below, (1 - confidence) / 2 + 1e-12, side="right"))
 
 
-# There is one array per number of pairs, and nobody changes it.
+# The cache keeps one array per number of pairs, and no code changes these arrays.
 @cache
 def _signed_rank_shares(pairs: int) -> Array:
-    """For each sum of positive ranks, the share of the 2ⁿ sign patterns that give it."""
+    """Return, for each sum of positive ranks, the share of the 2ⁿ sign patterns that give this
+    sum."""
     shares = np.ones(1)
-    # Each rank counts or does not count, with equal probability.
+    # Each rank is positive or negative with equal probability, and only positive ranks count.
     for rank in range(1, pairs + 1):
         shares = np.convolve(shares, [0.5, *[0.0] * (rank - 1), 0.5])
     return shares
 
 
 def _rank_sum_shares(first: int, second: int) -> Array:
-    """For each Mann-Whitney sum, the share of the orders of two samples that give it."""
+    """Return, for each Mann-Whitney sum, the share of the orders of two samples that give this
+    sum."""
     most = first * second
-    # The numbers of orders, as Python's whole numbers: by how many values of `first` came, and by
-    # the sum.
+    # The numbers of orders, as Python integers. The first index is how many values of `first` are
+    # placed, and the second index is the sum so far.
     orders = np.zeros((first + 1, most + 1), object)
     orders[0, 0] = 1
-    # The number of values of the other sample that came before.
+    # `before` is the number of values of the second sample that are already placed.
     for before in range(second + 1):
         for came in range(1, first + 1):
             orders[came, before:] += orders[came - 1, : most + 1 - before]
@@ -167,8 +175,8 @@ def _rank_sum_shares(first: int, second: int) -> Array:
 
 
 def trend_warning(counts: Sequence[int]) -> Iterator[str]:
-    """Yield a warning if `counts` have a trend. They belong to TENTHS equally long windows in a
-    row."""
+    """Yield a warning if `counts` have a trend. `counts` has one count for each of TENTHS
+    successive windows of equal length."""
     pairs = list(combinations(range(TENTHS), 2))
     slope = median(
         (counts[later] - counts[earlier]) / (later - earlier) for earlier, later in pairs
@@ -178,7 +186,7 @@ def trend_warning(counts: Sequence[int]) -> Iterator[str]:
         for earlier, later in pairs
     )
     middle = median(counts)
-    # The line may end below 0, but no rate does.
+    # The fitted line may fall below 0, but a rate cannot. So the change is never less than −100 %.
     change = max(slope * (TENTHS - 1) / middle, -1.0) if middle else 0.0
     if abs(change) > DRIFT and abs(score) >= _SIGNIFICANT:
         yield (

@@ -1,9 +1,12 @@
-"""The one-word verdict of a command and its evidence: *reasons by word, evidence → Verdict*.
+"""The one-word verdict of a command and its evidence: *reasons by verdict word, evidence →
+Verdict*.
 
-- A bad word wins over an unknown word, and one certain case is enough for it. An unknown word wins
-  over a good word. A good word takes evidence, and no reason for any other word.
-- Only `conclude` decides. If several words have reasons, their exit codes rank in this order:
-  130 > 2 > 3 > 5 > 1 > 4 > 0.
+- A bad word wins over an unknown word, and one certain case is enough for a bad word. An unknown
+  word wins over a good word. A good word needs enough evidence, and there must be no reason for any
+  other word.
+- Only `conclude` decides. If several words have reasons, the first of their exit codes in this
+  order counts:
+  130, 2, 3, 5, 1, 4, 0.
 - `WORDS` holds every word. The README's table is generated from it.
 """
 
@@ -15,15 +18,16 @@ from typing import Annotated, Literal, Self
 from bench.measure.section import Count, Section, says
 
 INTERRUPTED_CODE = 130
-# The order of exit codes. No word has the code 2 or 3, but a failed command does.
+# The precedence of exit codes, highest first. No word has the code 2 or 3, but a failed command may
+# have them.
 _PRECEDENCE = (INTERRUPTED_CODE, 2, 3, 5, 1, 4, 0)
 Status = Literal["pass", "fail", "inconclusive", "invalid", "violated"]
-# With fewer tested leases the verdict says nothing about safety.
+# If fewer leases were tested, the verdict says nothing about safety.
 TESTED_LEAST = 100
 
 
 class Kind(Enum):
-    """The three kinds of verdict; the value is its colour."""
+    """The three kinds of verdict words. The value of each kind is its colour."""
 
     BAD = "red"
     UNKNOWN = "yellow"
@@ -32,8 +36,11 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """A verdict word. `text`: the printed word; `status`: its group in result.json; `needs`: when
-    a command says the word; `means`: what the reader learns from it."""
+    """A verdict word.
+
+    `text`: the printed word. `status`: the group of the word in result.json. `needs`: the evidence
+    or reason that a command needs to give this word. `means`: what a reader learns from the word.
+    """
 
     text: str
     kind: Kind
@@ -49,7 +56,7 @@ class Word:
 
 
 class Evidence(Section, frozen=True):
-    """What was counted to support a word."""
+    """A count that supports a verdict word."""
 
     tested: Annotated[str, says("what was counted")]
     count: Annotated[Count, says("how many of it")]
@@ -60,8 +67,8 @@ class Evidence(Section, frozen=True):
 
     @classmethod
     def none_in(cls, tested: str, count: int, least: int = 1) -> Self:
-        """Evidence that `count` cases showed no instance of something. The bound on its rate is
-        the rule of three, 3 ÷ n."""
+        """Return evidence that something did not happen in any of `count` cases. The upper bound on
+        its rate is 3 ÷ n, the rule of three."""
         return cls(
             tested,
             count,
@@ -247,7 +254,7 @@ WORDS: Mapping[str, tuple[Word, ...]] = {
 
 
 def worst_code(codes: Iterable[int]) -> int:
-    """Return the exit code of several runs: the one that comes first in the order of precedence."""
+    """Return the exit code for several runs. This is the code with the highest precedence."""
     return min(codes, key=_PRECEDENCE.index)
 
 
@@ -260,9 +267,10 @@ def conclude(
 ) -> Verdict:
     """Return the verdict.
 
-    `reasons_by_word` holds the sentences that speak for each word. If any word has reasons, the
-    worst such word is the verdict. Otherwise the verdict is `good` if the evidence suffices, and
-    `thin` if it does not. The verdict lists each reason once, with the worst word's reasons first.
+    `reasons_by_word` holds the sentences that support each word. If any words have reasons, the
+    worst of these words is the verdict. Otherwise the verdict is `good` if the evidence is enough,
+    and `thin` if it is not. The verdict lists each reason once, with the worst word's reasons
+    first.
     """
     effective = {word: reasons for word, reasons in reasons_by_word.items() if reasons}
     if not effective and (missing := _missing(evidence)):
@@ -278,7 +286,7 @@ def conclude(
 def word_of(command: str, verdict: Verdict) -> Word:
     """Return the word of a stored verdict.
 
-    A verdict without a known `word`, such as that of an old result, never counts as good.
+    If the verdict of an old result has no known word, the returned word is never good.
     """
     words = WORDS.get(command, ())
     text = verdict.word
@@ -303,6 +311,7 @@ def _missing(evidence: Sequence[Evidence]) -> list[str]:
 
 
 def _severity(word: Word) -> tuple[int, int]:
-    """The sort key of a word: bad words come first, then words by exit code. INVALID comes before
-    INCONCLUSIVE, because an invalid run is often inconclusive as well."""
+    """Return the sort key of a word. The worst kind comes first, and words of one kind are sorted
+    by exit code. INVALID comes before INCONCLUSIVE, because an invalid run is often inconclusive as
+    well."""
     return list(Kind).index(word.kind), 2 * _PRECEDENCE.index(word.exit_code) - (word is INVALID)

@@ -1,30 +1,31 @@
-"""The words of each result field, in one place: *`Annotated[type, says(…)]` → name, label, unit,
-places*.
+"""The name, label, unit and places of each result field: *`Annotated[type, says(…)]` → Field*.
 
     field of a struct -> says(sentence, label, shown, …) -> Field -> whatever shows it
 
-- The sentence goes into result.schema.json, through msgspec.
-- Limits (`acquire.p99 < 10ms`), --metric, compare and gate know every number by its name:
-  `bench.gates.threshold.metrics`.
-- "table" fields stand in tables on a terminal, on a page and in Markdown: `table_of` and
-  `facts_of` in `bench.report.sheet`. "line" fields are parts of a sentence:
-  `bench.report.figures.in_words`. "data" fields stand below a picture:
-  `bench.report.html.plot.data_of`. Each "curve" field has its own curve.
-- "several" fields stand in --csv and in a page with runs side by side. compare keeps them of each
-  run. compare judges the "compare" fields. Only the page shows the "beside" fields.
+- msgspec copies the sentence of each field into result.schema.json.
+- Limits (`acquire.p99 < 10ms`), --metric, compare and gate find every number by its name
+  (`bench.gates.threshold.metrics`).
+- The tables on a terminal, on a page and in Markdown show the "table" fields (`table_of` and
+  `facts_of` in `bench.report.sheet`). A sentence shows the "line" fields
+  (`bench.report.figures.in_words`). The data below a picture has the "data" fields
+  (`bench.report.html.plot.data_of`). Each "curve" field has its own curve.
+- --csv and a page with runs side by side show the "several" fields. compare stores the "several"
+  fields of each run, and it judges the "compare" fields. Only the page shows the "beside" fields.
 
 Rules
-- A property is a field, too, if its return type has words: `-> Annotated[str, says(…)]`.
-- A table that chooses its columns itself names them by path: `lost_per_cut.median`. Their labels,
-  units and texts still come from the fields (`field_at`).
-- The name of a field ends in its unit (`_s`, `_us`, `_ms`, `_per_s`, `_ratio`). A field without one
-  has the unit of its section: `latency_s.acquire.p99` is in seconds. A share is a ratio, and
-  everything else is a count or a text.
-- If a field has no label, its name without the unit is the label. The label "" adds no word.
-- "seconds" are seconds that a table shows as seconds. It shows all other times in ms.
-- `shown` names places. `table` shows the field itself. `table:p50,p99` is for a field that is a
-  section: it shows the section's fields p50 and p99, each after the section's label. So one type
-  of section can show different parts in different places.
+- A property is also a field if its return type has metadata, as in `-> Annotated[str, says(…)]`.
+- A table that chooses its columns itself names them by path, such as `lost_per_cut.median`. The
+  labels, units and texts of these columns still come from the fields (`field_at`).
+- The name of a field ends in its unit (`_s`, `_us`, `_ms`, `_per_s`, `_ratio`). If a field's name
+  has no unit, the unit of its section applies. For example, `latency_s.acquire.p99` is in seconds.
+  A share is a ratio, and everything else is a count or a text.
+- If a field has no label, the label is its name without the unit. The label "" adds no word.
+- The unit "seconds" is for times that a table shows in seconds. A table shows all other times in
+  ms.
+- `shown` lists places that show the field. `table` means that the table shows the field itself. If
+  the field is a section, `table:p50,p99` means that the table shows the section's fields p50 and
+  p99. Each of them appears after the section's label. So one type of section can show different
+  fields in different places.
 """
 
 import re
@@ -48,17 +49,18 @@ from typing import (
 
 from msgspec import Meta
 
-# A factor is a ratio that nobody reads in per cent, such as that of Little's law.
+# A factor is a ratio that is not shown in per cent, such as the ratio of Little's law.
 Unit = Literal["s", "seconds", "us", "ms", "per_s", "ratio", "factor", "count", "text"]
 _UNIT = re.compile(r"(?:^|_)(per_s|us|ms|s|ratio)(?=$|_per_)")
 
 
 class Words(TypedDict, total=False):
-    """The words of a field besides its sentence.
+    """The metadata of a field besides its sentence.
 
-    `label`: the name that every output shows; `unit`: only if the name does not end in the unit;
-    `shown`: the places that show the field, with spaces between; `note`: text that a wide terminal
-    adds; `metric`: the name in a limit, if it differs from the path."""
+    `label`: the name that every output shows. `unit`: the unit, if the field's name does not end in
+    it. `shown`: the places that show the field, with spaces in between. `note`: the text that a
+    wide terminal adds. `metric`: the name in a limit, if this name differs from the path.
+    """
 
     label: str
     unit: Unit
@@ -69,18 +71,20 @@ class Words(TypedDict, total=False):
 
 
 def says(sentence: str, **words: Unpack[Words]) -> Meta:
-    """Return the metadata of a result field: the sentence that explains it, and its words."""
+    """Return the metadata of a result field: the sentence that explains the field, and the other
+    metadata."""
     return Meta(description=sentence, extra={**words})
 
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One field of a section, or of a section in it, with its words.
+    """One field of a section or of an inner section, with its metadata.
 
-    `path`: the names that lead to the field. `shown`: all places that show the field. A section
-    may name places for its fields, like `shown="table:p50,p99"`. `named` holds these places, and
-    `outer_label` is the section's label there. `is_whole`: the field is a count. `is_share`: the
-    value lies between 0 and 1. `higher_is_better`: a comparison calls a larger value better.
+    `path`: the names that lead to the field. `shown`: all places that show the field. A section may
+    name places for its own fields, as in `shown="table:p50,p99"`. `named` has the places that the
+    section names for this field, and `outer_label` is the section's label in these places.
+    `is_whole`: the field is a count. `is_share`: the value lies between 0 and 1.
+    `higher_is_better`: a comparison calls a larger value better.
     """
 
     path: tuple[str, ...]
@@ -102,23 +106,25 @@ class Field:
         return f"{self.outer_label} {self.own_label}".strip()
 
     def of(self, section: object) -> Any:
-        """Return the value of this field in `section`; None if a section on the path is unknown."""
+        """Return the value of this field in `section`, or None if a section on the path is
+        unknown."""
         value: Any = section
         for name in self.path:
             value = None if value is None else value.value_of(name)
         return value
 
     def value(self, section: object) -> float | None:
-        """Return the number of this field in `section`, which may be inf; None if it is unknown."""
+        """Return the number of this field in `section`, or None if it is unknown. The number may be
+        inf."""
         number = self.of(section)
         return None if number is None else float(number)
 
 
 @cache
 def fields_in(kind: type, place: str = "") -> tuple[Field, ...]:
-    """Return every field of a type of section and of its inner sections, in their order.
+    """Return every field of a section type and of its inner sections, in their order.
 
-    With a `place`, return only the fields that this place shows.
+    If `place` is given, return only the fields that this place shows.
     """
     return tuple(
         field
@@ -181,7 +187,8 @@ def _field(name: str, types: set[Any], metas: list[Meta], outer: Field | None) -
 
 
 def _unit(name: str, types: set[object], inherited: Unit, *, is_share: bool) -> Unit:
-    """The unit of a field, from its name, else from its type or its section."""
+    """Return the unit of a field. It comes from the field's name, or else from its type or its
+    section."""
     if suffix := _UNIT.search(name):
         return cast("Unit", suffix[1])
     if is_share:
@@ -198,7 +205,8 @@ def _is_section(kind: object) -> bool:
 
 
 def _taken_apart(annotation: Any) -> tuple[set[Any], list[Meta]]:
-    """The types that an annotation allows, without None, and the metadata in the annotation."""
+    """Return the types that an annotation allows, without None, and the metadata in the
+    annotation."""
     types = set[object]()
     metas = list[Meta]()
     parts = [annotation]

@@ -1,16 +1,19 @@
-"""The load processes' reports on themselves: *a note ↔ `worker-*.json`, whole at any moment →
+"""The load processes' reports on themselves: *a note ↔ `worker-*.json`, complete at any moment →
 totals over all notes*.
 
-Counts add up, and histograms merge. If a worker never reported its end, a warning names it. The
-generator's verdict rests on its own health and on the p99 of acquires:
-- INVALID means that no figure counts. In open loop, less than 0.99 of the schedule was started. In
-  closed loop with at least 8 users, Little's ratio is outside 0.95…1.05 (L = λ·W, where L must be
-  the number of users). Or a worker is lost, and nobody knows which operations it started.
-- LATE means that latencies are upper bounds. The timer's lateness (open loop) is more than 10 % of
-  the acquires' duration, or the scheduler's lag is more than half of it. Both are compared at the
-  p99, or else at the highest lower percentile that both figures have.
-- UNKNOWN means that there is no such percentile. Then latencies are upper bounds, too, because the
-  generator may have been late.
+The totals add counts and merge histograms. If a worker never reported its end, a warning names the
+worker. The verdict on the generator depends on the generator's own health and on the p99 of
+acquires:
+- INVALID means that no figure counts. In open loop, it means that less than 0.99 of the schedule
+  was started. In closed loop with at least 8 users, it means that Little's ratio is outside
+  0.95…1.05 (L = λ·W, where L must be the number of users). A lost worker also makes the run
+  INVALID, because nobody knows which operations it started.
+- LATE means that latencies are upper bounds. It means that the timer's lateness (open loop) is more
+  than 10 % of the duration of acquires, or that the scheduler's lag is more than half of this
+  duration. Both are compared at the p99. If one of the figures has no p99, they are compared at the
+  p90 or p50.
+- UNKNOWN means that there are too few samples for this comparison. Then latencies are also upper
+  bounds, because the generator may have been late.
 """
 
 from collections import Counter
@@ -50,14 +53,16 @@ _ADDED = (
 )
 _LATE = "late.txt"
 _ENDING = "ending"
-# The time from one note of a load process to the next.
+# A load process writes a note at this interval.
 NOTE_S = 1.0
-# The states of an instance, with the worst last. The summary must not hide the worst state.
+# The states of an instance, with the worst state last. The summary shows the worst state that any
+# worker reported.
 STATES = ("voting", "abstaining", "lagging", "refused", "down")
 
 
 class WorkNote(Section, frozen=True, kw_only=True):
-    """The work of one load process so far. A histogram is encoded text; "" means none yet."""
+    """The work of one load process so far. A histogram is encoded text. The text "" means that
+    there is no histogram yet."""
 
     cpu_s: Annotated[float, says("CPU time since its users ran")] = 0.0
     lag_histogram: Annotated[str, says("how late greenlets run")] = ""
@@ -114,8 +119,8 @@ class WorkerNote(WorkNote, frozen=True, kw_only=True):
 
 
 def write_note(workdir: Path, note: WorkerNote) -> None:
-    """Put `note` in its place in one step. If `workdir` is gone, its reader is gone as well, and
-    nothing is written.
+    """Replace the worker's earlier note by `note` in one step. If `workdir` no longer exists, write
+    nothing, because its reader is gone as well.
 
     Raises OSError.
     """
@@ -126,8 +131,11 @@ def write_note(workdir: Path, note: WorkerNote) -> None:
 
 
 def read_workers(workdir: Path) -> list[WorkerNote]:
-    """The notes of all workers, by worker index. Workers replace their notes atomically, so reading
-    during a run is safe. Torn notes are left out (see `torn_notes`)."""
+    """Return the notes of all workers, ordered by worker index.
+
+    Workers replace their notes atomically, so reading during a run is safe. Unreadable notes are
+    left out (see `torn_notes`).
+    """
     notes = []
     for path in workdir.glob("worker-*.json"):
         with suppress(msgspec.DecodeError, OSError):
@@ -136,7 +144,7 @@ def read_workers(workdir: Path) -> list[WorkerNote]:
 
 
 def torn_notes(workdir: Path) -> Iterator[str]:
-    """A sentence for each note that cannot be read."""
+    """Yield a sentence for each note that cannot be read."""
     for path in sorted(workdir.glob("worker-*.json")):
         try:
             decoded(path.read_bytes(), WorkerNote)
@@ -151,24 +159,25 @@ def note_late(workdir: Path, name: str) -> None:
 
 
 def late_workers(workdir: Path) -> list[str]:
-    """The names of the workers that came too late to take part."""
+    """Return the names of the workers that came too late to take part."""
     path = workdir / _LATE
     return path.read_text("utf-8").splitlines() if path.exists() else []
 
 
 def note_ending(workdir: Path) -> None:
-    """Record that the end of the run has begun. Then no other process has to end it."""
+    """Record that the end of the run has begun. After that, no other process has to end the run."""
     with suppress(FileNotFoundError):
         (workdir / _ENDING).touch()
 
 
 def is_ending(workdir: Path) -> bool:
-    """Whether the end of the run has begun."""
+    """Return whether the end of the run has begun."""
     return (workdir / _ENDING).exists()
 
 
 def cpu_ratio(notes: Sequence[WorkerNote]) -> float | None:
-    """The busiest worker's share of one core (0…1); None when no worker reported its end."""
+    """Return the busiest worker's share of one core (0…1), or None if no worker reported its
+    end."""
     ended_notes = [note for note in notes if note.stopped_ns > note.spawned_ns > 0]
     return max(
         (note.cpu_s * 1e9 / (note.stopped_ns - note.spawned_ns) for note in ended_notes),
@@ -177,18 +186,18 @@ def cpu_ratio(notes: Sequence[WorkerNote]) -> float | None:
 
 
 def merged(encoded: Iterable[str]) -> Histogram:
-    """The sum of encoded histograms. "" counts as an empty histogram."""
+    """Return the sum of encoded histograms. The text "" counts as an empty histogram."""
     return Histogram.merged(Histogram.decode(text) for text in encoded if text)
 
 
 def added(counts: Iterable[dict[str, int]]) -> dict[str, int]:
-    """The sums by name, without names whose sum is 0."""
+    """Return the sums by name, without names whose sum is 0."""
     return dict(sum(map(Counter[str], counts), Counter[str]()))
 
 
 def instances(notes: Sequence[WorkerNote]) -> list[InstanceReport]:
-    """The section `instances`: each instance as all workers together saw it, with its reply times
-    in seconds."""
+    """Return the section `instances`. Each entry is one instance as all workers together saw it,
+    with its reply times in seconds."""
     times = replies(notes)
     reports = []
     for index in range(max((len(note.instances) for note in notes), default=0)):
@@ -205,15 +214,16 @@ def instances(notes: Sequence[WorkerNote]) -> list[InstanceReport]:
 
 
 def replies(notes: Sequence[WorkerNote]) -> list[Histogram]:
-    """Each instance's reply times over all workers."""
+    """Return the reply times of each instance over all workers."""
     return [*map(merged, zip_longest(*(note.reply_histograms for note in notes), fillvalue=""))]
 
 
 STARTED_SHARE = 0.99
 LATENESS_SHARE = 0.10
-# The probe also waits for callers at work, and that is load. Only lag above this share is a fault.
+# The probe of the lag also waits for callers at work, and their work is load. So only a lag above
+# this share of an acquire's duration is a fault.
 LAG_SHARE = 0.5
-# With these words latencies are upper bounds.
+# With these verdicts, latencies are upper bounds.
 IN_DOUBT = ("LATE", "UNKNOWN")
 _COMPARED = ("p99", "p90", "p50")
 LITTLE_USERS = 8
@@ -231,9 +241,12 @@ def judge_generator(
     span_ns: int,
     due: int,
 ) -> GeneratorHealth:
-    """The section `generator`. `histograms`: acquire, scheduler_lag, timer_lateness; `counts`: the
-    counts of the fold; `span_ns`: the length of the window; `due`: the number of starts that the
-    schedule has in the whole run."""
+    """Return the section `generator`.
+
+    `histograms`: acquire, scheduler_lag and timer_lateness. `counts`: the section "counts" of the
+    fold. `span_ns`: the length of the window. `due`: the number of starts that the schedule has in
+    the whole run.
+    """
     queued = sum(report.queued_starts for report in reports)
     ratio = None
     lost = [report.name for report in reports if report.phase == "lost"]
@@ -243,12 +256,13 @@ def judge_generator(
         fault = _unstarted(counts["records"], due)
     else:
         kept_ns = sum(report.kept_ns for report in reports)
-        # After each operation that ended in the window comes a think time.
+        # A think time follows each operation that ended in the window.
         if span_ns > 0:
             after_ns = counts["finished"] * mean_of(scenario.think) * NS_PER_MS + kept_ns
             ratio = (counts["busy_ns"] + after_ns) / span_ns / scenario.users
-        # Nothing tells how many callers were kept across the edges of the window. The allowance has
-        # a limit, so that a generator that keeps every caller is not believed.
+        # It is not known how many callers were delayed across the edges of the window, so the ratio
+        # may be a little wrong. This allowance has a limit. Without the limit, a generator that
+        # delays every caller would still count as VALID.
         edges = min(kept_ns / max(1, counts["finished"] * span_ns), LITTLE_TOLERANCE)
         fault = _idle(ratio, edges, scenario.users)
     verdict, reason = ("INVALID", fault) if fault else judge_delays(histograms, queued, scenario)
@@ -265,9 +279,9 @@ def judge_generator(
 
 
 def _idle(ratio: float | None, edges: float, users: int) -> str:
-    """Why a closed loop had not the requested load; empty if it had.
+    """Return why a closed loop did not have the requested load, or "" if it had.
 
-    `edges`: how wrong `ratio` may be.
+    `edges`: the error that `ratio` may have.
     """
     if users < LITTLE_USERS or ratio is None or abs(ratio - 1) <= LITTLE_TOLERANCE + edges:
         return ""
@@ -278,7 +292,7 @@ def _idle(ratio: float | None, edges: float, users: int) -> str:
 
 
 def _unstarted(started: int, due: int) -> str:
-    """Why an open loop had not the requested load; empty if it had."""
+    """Return why an open loop did not have the requested load, or "" if it had."""
     if not due:
         return "no operation of the schedule was due, so none was offered"
     if started >= STARTED_SHARE * due:
@@ -292,8 +306,11 @@ def _unstarted(started: int, due: int) -> str:
 def judge_delays(
     histograms: Mapping[str, Histogram], queued: int, scenario: Scenario, slack: float = 1.0
 ) -> tuple[GeneratorWord, str | None]:
-    """Compare the delays that the generator itself adds with the latencies in the result. `slack`:
-    the factor by which a delay may exceed its allowed share."""
+    """Compare the generator's own delays with the latencies in the result, and return a verdict
+    with its reason.
+
+    `slack`: the factor by which a delay may exceed its allowed share.
+    """
     acquire, lag, lateness = (
         histograms[name] for name in ("acquire", "scheduler_lag", "timer_lateness")
     )

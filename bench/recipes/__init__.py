@@ -1,1 +1,1 @@
-"""Every lock under test behind one protocol. See the README beside this file."""
+"""All locks under test, behind one protocol. See the README beside this file."""

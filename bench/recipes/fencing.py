@@ -3,10 +3,10 @@
 Rules
 - The script of the SET also increments the counter, so a later grant has a larger fencing token.
 - Redlock has no counter. Instead, each holder marks the register with its owner token.
-  docs/fencing.md lists the faults that each way catches.
-- One script writes a register, so the write itself has no race.
-- The registers of a run are on its first instance. They are not part of the lock, and no count of
-  the lock includes them.
+  docs/fencing.md lists the faults that each of the two ways detects.
+- One script checks and writes a register, so the write itself has no race.
+- The registers of a run are on its first instance. They are not part of the lock, and the counts of
+  the lock do not include their commands.
 
 Source: M. Kleppmann, "How to do distributed locking" (2016); S. Sanfilippo's answer "Is Redlock
 safe?" (2016).
@@ -26,16 +26,16 @@ from lockcore import Denied, InstanceStatus, Lease, Outcome
 from lockcore.bench import Script
 from lockcore.clock import monotonic_ns
 
-# The key of the counter, below the run's prefix. All resources share it.
+# The key of the counter, after the run's prefix. All resources share this counter.
 COUNTER = "fencing-tokens"
-# The key of the protected registers. All resources share this hash.
+# The key of the hash with the protected registers. All resources share this hash.
 REGISTERS = "registers"
-# A run with fencing has these keys on its servers, beside the keys of its locks.
+# In addition to the keys of its locks, a run with fencing has these keys on its servers.
 OWN_KEYS = (COUNTER, REGISTERS)
 
 
 def script_of(text: str) -> Script:
-    """A Lua script and its SHA-1, which EVALSHA needs."""
+    """Return a Lua script with its SHA-1, which EVALSHA needs."""
     source = text.encode()
     return Script(source, sha1(source, usedforsecurity=False).hexdigest().encode())
 
@@ -71,7 +71,7 @@ return 1
 class FencedLease(Lease):
     """A lease with a `fencing_token`.
 
-    The token is larger than that of every earlier lease of this instance.
+    The token is larger than the token of every earlier lease on this instance.
     """
 
     __slots__ = ("fencing_token",)
@@ -79,7 +79,7 @@ class FencedLease(Lease):
 
     @classmethod
     def of(cls, lease: Lease, fencing_token: int) -> Self:
-        """`lease` with a token ≥ 1."""
+        """Return `lease` with a fencing token (≥ 1)."""
         fenced = cls(
             lease.resource,
             lease.owner_token,
@@ -96,8 +96,8 @@ class FencedLease(Lease):
 class Protected:
     """A recipe that writes to a register before each release. Each resource has one register.
 
-    A register rejects a fencing token that is smaller than one it has seen. Without fencing tokens
-    it accepts a write only from the owner token of its mark.
+    A register rejects a fencing token that is smaller than an earlier token. If the recipe has no
+    fencing tokens, the register accepts only writes with the owner token of its last mark.
     """
 
     def __init__(self, recipe: Recipe, url: str, settings: RecipeSettings) -> None:
@@ -108,7 +108,7 @@ class Protected:
         self._counts: Counter[str] = Counter()
 
     def acquire(self, resource: str, ttl_ms: int, wait_ms: int, /) -> Lease | Denied:
-        """Acquire through the recipe. A holder without a fencing token then marks the register."""
+        """Acquire through the recipe. If the lease has no fencing token, mark the register."""
         result = self.recipe.acquire(resource, ttl_ms, wait_ms)
         if isinstance(result, Lease) and not isinstance(result, FencedLease):
             try:
@@ -119,7 +119,8 @@ class Protected:
         return result
 
     def mark(self, lease: Lease) -> None:
-        """Mark the register. Without fencing tokens, only the last holder to mark it can write."""
+        """Mark the register with the lease's owner token. Without fencing tokens, only the holder
+        of the last mark can write."""
         with suppress(RedisError):
             self._instance.ask(
                 "HSET", self._registers, f"{lease.resource} owner", lease.owner_token
@@ -128,8 +129,8 @@ class Protected:
     def write(self, lease: Lease, value: str) -> bool | None:
         """Write `value` and count the result.
 
-        Returns True if the register accepted the write, and None without an answer. Returns False
-        if the token is stale or another holder has marked the register since.
+        Returns True if the register accepted the write, and None if no answer came. Returns False
+        if the token is stale, or if another holder has marked the register since.
         """
         script = _WRITE_IF_MARKED
         proof = lease.owner_token

@@ -1,12 +1,12 @@
 """Locks on one instance: *a resource and a TTL → a lease, or a refusal*.
 
-The recipes use GET then SET, SETNX, a time as value, SET NX PX with several ways to release, and
-renewals. Many of them are flawed, on purpose. `about` names the fault of each recipe. Do not copy a
-flawed recipe.
+The recipes show GET followed by SET, SETNX, a time as value, SET NX PX with several ways to
+release, and renewals. Many of these recipes are flawed on purpose. `about` names the fault of each
+recipe. Do not copy a flawed recipe.
 
-`set-nx-lua` deletes its key after a SET without a reply, because that SET may have happened. It
-also deletes the key of a caller that was killed. If a grant arrives after the lease has ended, the
-recipe gives the lease back and counts the attempt as too late.
+If no reply to a SET comes, `set-nx-lua` deletes its key, because the SET may have been executed. It
+also deletes the key of a caller that was killed. If a grant arrives after the end of its lease, the
+recipe deletes the key and counts the attempt as too late.
 
 Source: the SET command's reference page ("Patterns").
 """
@@ -37,22 +37,25 @@ from lockcore import Lease, Outcome
 from lockcore.bench import COMPARE_AND_EXTEND
 from lockcore.clock import NS_PER_MS, NS_PER_S, drift_ns, monotonic_ns
 
-# The delays of `backoff`.
+# The first and the longest delay of `backoff`.
 FIRST_MS = 100
 LONGEST_MS = 5_000
-# How often the watchdogs renew a lease within its TTL.
+# The number of renewals that a watchdog makes within each TTL of a lease.
 RENEWALS_PER_TTL = 3
 
 
 class _Unchecked(PlainRecipe):
-    """A release deletes the key, even if another caller owns it."""
+    """A lock whose release deletes the key, even if another caller owns it."""
 
     def give_back(self, lease: Lease) -> Outcome:
         return self.delete(lease.resource)
 
 
 class GetSet(_Unchecked):
-    """Two commands where one is needed. Flawed, on purpose: do not copy it."""
+    """A lock that uses two commands where one atomic command is needed.
+
+    Flawed, on purpose: do not copy it.
+    """
 
     about = About(
         how="GET the variable, SET it to 1 if it is 0",
@@ -74,7 +77,10 @@ class GetSet(_Unchecked):
 
 
 class Setnx(_Unchecked):
-    """SETNX and DEL, no TTL. Flawed, on purpose: do not copy it."""
+    """A lock with SETNX and DEL, and without a TTL.
+
+    Flawed, on purpose: do not copy it.
+    """
 
     about = About(
         how="SETNX, no TTL; DEL",
@@ -92,7 +98,10 @@ class Setnx(_Unchecked):
 
 
 class SetnxExpire(_Unchecked):
-    """SETNX, then the TTL. Flawed, on purpose: do not copy it."""
+    """A lock with SETNX, and with a TTL that is set by a second command.
+
+    Flawed, on purpose: do not copy it.
+    """
 
     about = About(
         how="SETNX, then EXPIRE; DEL",
@@ -113,7 +122,7 @@ class SetnxExpire(_Unchecked):
 
 
 class TimestampGetset(PlainRecipe):
-    """The value is the wall-clock time (ms) at which the lock ends.
+    """A lock whose value is the wall-clock time (ms) at which it ends.
 
     Flawed, on purpose: do not copy it.
     """
@@ -145,17 +154,18 @@ class TimestampGetset(PlainRecipe):
         )
 
     def take_over(self, key: str, observed: bytes, end_ms: int) -> bool:
-        """Try to take over a lock that ended at `observed`.
+        """Try to take over a lock whose value `observed` is an end in the past.
 
-        Returns True if GETSET replaced that end. If not, another caller had won, and this GETSET
-        has overwritten the winner's end.
+        Returns True if GETSET replaced this value. Otherwise another caller had won, and this
+        GETSET has overwritten the winner's value.
         """
         won: bool = self.ask("GETSET", key, end_ms) == observed
         self.figures["overwritten_ends"] += not won
         return won
 
     def give_back(self, lease: Lease) -> Outcome:
-        """Delete the key, unless our own lease has ended. A successor may own the key by then."""
+        """Delete the key, unless this lease has ended. After the end, a successor may own the
+        key."""
         if self.wall_ms() > int(lease.owner_token):
             return Outcome.GONE
         self.pause("after-check")
@@ -163,7 +173,7 @@ class TimestampGetset(PlainRecipe):
 
 
 class TimestampSet(TimestampGetset):
-    """As timestamp-getset, but a takeover does not check which value it replaced.
+    """A lock like timestamp-getset, but a takeover does not check which value it replaced.
 
     Flawed, on purpose: do not copy it.
     """
@@ -180,7 +190,8 @@ class TimestampSet(TimestampGetset):
 
 
 class Company2013(TimestampGetset):
-    """As timestamp-getset, but the release does not check that the timestamp is its own.
+    """A lock like timestamp-getset, but the release does not check whether the timestamp is its
+    own.
 
     Flawed, on purpose: do not copy it.
     """
@@ -201,7 +212,10 @@ class Company2013(TimestampGetset):
 
 
 class SetNxFixed(_Unchecked):
-    """All callers write the same value and release with DEL. Flawed, on purpose: do not copy it."""
+    """A lock with the same value for all callers, and with a DEL as release.
+
+    Flawed, on purpose: do not copy it.
+    """
 
     about = About(
         how="SET NX PX with the same value for all; DEL",
@@ -214,7 +228,10 @@ class SetNxFixed(_Unchecked):
 
 
 class SetNxGetDel(PlainRecipe):
-    """A unique value, compared by the client. Flawed, on purpose: do not copy it."""
+    """A lock with a unique value, which the client compares at the release.
+
+    Flawed, on purpose: do not copy it.
+    """
 
     about = About(
         how="SET NX PX with a unique value; GET, and DEL if it is ours",
@@ -231,7 +248,7 @@ class SetNxGetDel(PlainRecipe):
 
 
 class SetNxLuaRecipe(PlainRecipe):
-    """A unique value, compared by the server."""
+    """A lock with a unique value, which the server compares at the release."""
 
     about = About(
         how="one instance through redis-py: SET NX PX with a unique value, "
@@ -244,7 +261,7 @@ class SetNxLuaRecipe(PlainRecipe):
         return self.attempt_as(self.new_token(), resource, ttl_ms)
 
     def attempt_as(self, token: bytes, resource: str, ttl_ms: int) -> Lease | Refusal:
-        """Try to lock once, with this owner token. Raises RedisError."""
+        """Try to lock once with the owner token `token`. Raises RedisError."""
         started_ns = monotonic_ns()
         try:
             granted = self._set(resource, token, ttl_ms)
@@ -265,7 +282,8 @@ class SetNxLuaRecipe(PlainRecipe):
         self._undo(lease.resource, lease.owner_token)
 
     def _set(self, resource: str, token: bytes, ttl_ms: int) -> int:
-        """Returns 0 if the resource is held, else the fencing token (1 without fencing)."""
+        """Set the key. Returns 0 if the resource is held. Otherwise returns the fencing token, or 1
+        without fencing."""
         key = self.key(resource)
         if self.settings.fencing:
             return int(self.server.run(FENCED_SET, (key, self.key(COUNTER)), token, ttl_ms) or 0)
@@ -277,7 +295,7 @@ class SetNxLuaRecipe(PlainRecipe):
 
 
 class Semaphore(SetNxLuaRecipe):
-    """A lock with several holders. It has one set-nx-lua lock for each of them.
+    """A lock with several places for holders. It has one set-nx-lua lock for each place.
 
     A caller holds the resource as soon as it gets one of these locks.
     """
@@ -285,12 +303,12 @@ class Semaphore(SetNxLuaRecipe):
     about = replace(
         SetNxLuaRecipe.about, how="as many keys as holders, each a set-nx-lua", counts=True
     )
-    # How many callers more than the capacity may hold the resource.
+    # The number of callers beyond the capacity that may hold the resource.
     too_many: ClassVar[int] = 0
 
     def __init__(self, servers: Sequence[PlainInstance], settings: RecipeSettings) -> None:
         super().__init__(servers, settings)
-        # The name of the lock that a caller got, by owner token.
+        # The name of the set-nx-lua lock that a caller got, by owner token.
         self._names: dict[bytes, str] = {}
 
     def attempt(self, resource: str, ttl_ms: int) -> Lease | Refusal:
@@ -330,14 +348,20 @@ def _renamed(lease: Lease, resource: str) -> Lease:
 
 
 class SemaphoreOffByOne(Semaphore):
-    """One place too many. Flawed, on purpose: do not copy it."""
+    """A semaphore with one place too many.
+
+    Flawed, on purpose: do not copy it.
+    """
 
     about = replace(Semaphore.about, flaw="it lets one more in than may hold it", safe=False)
     too_many: ClassVar[int] = 1
 
 
 class Backoff(PlainRecipe):
-    """The delay doubles after each refusal. Flawed, on purpose: do not copy it."""
+    """A lock that doubles its delay after each refusal.
+
+    Flawed, on purpose: do not copy it.
+    """
 
     about = About(
         how="SET NX PX with a uuid1; refused: wait 0.1 s, doubling to 5 s; used without "
@@ -352,7 +376,8 @@ class Backoff(PlainRecipe):
     def next_start_ns(
         self, outcome: Outcome, attempts: int, now_ns: int, deadline_ns: int
     ) -> int | None:
-        """Double the last delay. The last attempt comes when the wait ends.
+        """Return a start after twice the last delay. The last attempt starts when the wait time
+        ends.
 
         The recipe ignores the scenario's retry policy.
         """
@@ -363,14 +388,16 @@ class Backoff(PlainRecipe):
 
 
 class Watchdog(PlainRecipe):
-    """A thread (under gevent: a greenlet) renews all leases of a client until their release.
+    """A lock with a thread that renews all leases of a client until their release. Under gevent,
+    the thread is a greenlet.
 
-    It renews a lease three times per TTL. A renewal checks the owner of the key and moves
-    `valid_until_ns` of the lease.
+    The thread renews each lease three times per TTL. A renewal checks the owner of the key and
+    moves `valid_until_ns` of the lease.
 
     `figures` has three counters. `late_renewals`: renewals sent after the end of the lease.
-    `lost_leases`: leases whose key was no longer ours. `noticed_late_ms`: the time from the end of
-    a lost lease until the watchdog noticed (ms), summed over all lost leases.
+    `lost_leases`: leases whose key no longer belonged to the client. `noticed_late_ms`: the time
+    (ms) from the end of a lost lease until the watchdog noticed the loss, summed over all lost
+    leases.
     """
 
     about = About(
@@ -383,7 +410,7 @@ class Watchdog(PlainRecipe):
     def __init__(self, servers: Sequence[PlainInstance], settings: RecipeSettings) -> None:
         super().__init__(servers, settings)
         self._changed = threading.Condition()
-        # By owner token: when to renew the lease (ns), and the lease.
+        # The time of the next renewal (ns) and the lease, by owner token.
         self._due: dict[bytes, tuple[int, Lease]] = {}
         self._closed = False
         self._log = (
@@ -402,7 +429,8 @@ class Watchdog(PlainRecipe):
         return lease
 
     def extend(self, lease: Lease) -> bool:
-        """Extend the lease by one TTL if the key is ours. Raises RedisError."""
+        """Extend the lease to one TTL from now, if the key still has the lease's owner token.
+        Returns whether it was extended. Raises RedisError."""
         key = self.key(lease.resource)
         return bool(self.server.run(COMPARE_AND_EXTEND, (key,), lease.owner_token, lease.ttl_ms))
 
@@ -415,7 +443,8 @@ class Watchdog(PlainRecipe):
         self.give_back(lease)
 
     def take_reply_times_ns(self) -> tuple[list[int], ...]:
-        """See Recipe. This call comes once a second, so it also writes the observed extensions."""
+        """Return the reply times, as `Recipe` describes. This method is called once a second, so it
+        also writes the observed extensions."""
         if self._log is not None:
             self._log.flush()
         return super().take_reply_times_ns()
@@ -444,7 +473,7 @@ class Watchdog(PlainRecipe):
             self._note(lease, renewed, sent_ns)
 
     def _next_due(self) -> Lease | None:
-        """Wait until a renewal is due and return its lease. None: the recipe is closed."""
+        """Wait until a renewal is due and return its lease. Return None if the recipe is closed."""
         with self._changed:
             while not self._closed:
                 due_ns, lease = min(self._due.values(), key=lambda one: one[0], default=(0, None))
@@ -457,11 +486,11 @@ class Watchdog(PlainRecipe):
     def _note(self, lease: Lease, renewed: bool | None, sent_ns: int) -> None:
         """Apply the result of a renewal to its lease.
 
-        `renewed` None means that no answer came. The next renewal decides then.
+        If `renewed` is None, no answer came, and the next renewal decides.
         """
         with self._changed:
             if lease.owner_token not in self._due:
-                # The lease was given back meanwhile.
+                # The lease was given back in the meantime.
                 return
             self.figures["late_renewals"] += sent_ns > lease.valid_until_ns
             if renewed is False:
@@ -479,7 +508,10 @@ class Watchdog(PlainRecipe):
 
 
 class WatchdogNaive(Watchdog):
-    """A renewal does not check the owner of the key. Flawed, on purpose: do not copy it."""
+    """A watchdog whose renewal does not check the owner of the key.
+
+    Flawed, on purpose: do not copy it.
+    """
 
     about = replace(
         Watchdog.about,

@@ -1,13 +1,13 @@
-"""The base of all recipes that use redis-py: *one attempt, one way to give back → acquire and
+"""The base of all recipes that use redis-py: *one attempt, one way to release → acquire and
 release*.
 
 Rules
-- The recipes use redis-py as people use it, but without its retries. A retried SET NX would read
-  its own first success as a refusal.
+- The recipes use redis-py in the usual way, but without its retries. If redis-py retried a SET NX,
+  it would take the success of the first try for a refusal.
 - Retries follow lockcore's policy unless the recipe has its own. If the recipe has a TTL, validity
   and drift follow lockcore, too.
-- A command that failed makes the attempt UNREACHABLE.
-  The base does not clean up then. A recipe may.
+- If a command fails, the attempt is UNREACHABLE.
+  The base does not clean up after such an attempt, but a recipe may.
 """
 
 import secrets
@@ -46,24 +46,25 @@ from lockcore.bench import (
 from lockcore.bench.sockets import shake, target_of
 from lockcore.clock import NS_PER_MS, NS_PER_S, drift_ns, monotonic_ns
 
-# A prime number, so that every kind of command is observed.
+# One command in this many is observed. The number is prime, so that every kind of command is
+# observed.
 OBSERVE_EVERY = 61
-# The instance answered with an error, so nothing changed.
+# With these exceptions the instance answered with an error, so nothing changed.
 DEFINITE = (ResponseError, BusyLoadingError)
 # redis-py drops the first word of these errors.
 _KINDS = {OutOfMemoryError: "OOM", ReadOnlyError: "READONLY", BusyLoadingError: "LOADING"}
 
 
 class PlainInstance:
-    """A pool of connections to one server. Callers share it; each takes a connection for one
-    command.
+    """A pool of connections to one server. The callers share the pool, and each caller takes a
+    connection for one command.
 
-    `trouble`: why it could not be used last time (an exception of lockcore or redis-py), None while
-    it answers.
+    `trouble`: the exception of lockcore or redis-py that shows why the last use failed, or None
+    while the server answers.
     """
 
     def __init__(self, index: int, url: str, settings: RecipeSettings) -> None:
-        """Connect to `url` once and ask what it is.
+        """Connect to `url` once and ask the server for its name, version and run id.
 
         Raises UsageError for a URL that cannot be read.
         """
@@ -79,7 +80,7 @@ class PlainInstance:
         self.address = target.address
         self.trouble: InstanceError | RedisError | None = None
         self._client: Redis = Redis(connection_pool=pool_of(timeout_s=timeout_ms / 1000))
-        # This client has a longer timeout, for commands that block.
+        # This client has a longer timeout. It is for commands that block.
         self._patient: Redis = Redis(connection_pool=pool_of(timeout_s=timeout_ms / 1000 + 1.0))
         self._hello: Hello | None = None
         self._commands = 0
@@ -94,9 +95,10 @@ class PlainInstance:
             shaken.sock.close()
 
     def ask(self, *command: object) -> Any:
-        """The reply to `command`.
+        """Send `command` and return the reply.
 
-        Raises RedisError: one of DEFINITE if nothing changed, else it may have happened.
+        Raises RedisError. If it is one of DEFINITE, nothing has changed. With any other exception,
+        the command may have been executed.
         """
         self._commands += 1
         asked_ns = monotonic_ns()
@@ -117,7 +119,8 @@ class PlainInstance:
         return reply
 
     def block(self, seconds: float, *command: object) -> object:
-        """The reply to a command that blocks for up to `seconds`, its last argument.
+        """Send a command that blocks for up to `seconds`, and return the reply. `seconds` becomes
+        its last argument.
 
         Raises RedisError.
         """
@@ -125,19 +128,21 @@ class PlainInstance:
         return self._patient.execute_command(*command, seconds)  # type: ignore[no-untyped-call]
 
     def listener(self) -> PubSub:
-        """A client that can subscribe. From then on it has its own connection."""
+        """Return a client that can subscribe. From its first subscription on, it has its own
+        connection."""
         ear: PubSub = self._patient.pubsub()  # type: ignore[no-untyped-call]
         return ear
 
     def run(self, script: Script, keys: tuple[str, ...], *arguments: object) -> Any:
-        """The reply of a Lua script. Raises as `ask`."""
+        """Run a Lua script and return its reply. Raises as `ask`."""
         try:
             return self.ask("EVALSHA", script.sha, len(keys), *keys, *arguments)
         except NoScriptError:
             return self.ask("EVAL", script.source, len(keys), *keys, *arguments)
 
     def delete_own(self, key: str, token: bytes) -> bool:
-        """Delete `key` if it holds `token`, in one step; False when it did not. Raises as `ask`."""
+        """Delete `key` in one step if it holds `token`. Returns whether it was deleted. Raises as
+        `ask`."""
         return bool(self.run(COMPARE_AND_DELETE, (key,), token))
 
     @property
@@ -167,7 +172,7 @@ class PlainInstance:
         )
 
     def take_reply_times_ns(self) -> list[int]:
-        """The reply times (ns) of one command in 61 since the last call."""
+        """Return the reply times (ns) since the last call. One command in 61 is timed."""
         times_ns = self._reply_times_ns
         self._reply_times_ns = []
         return times_ns
@@ -179,27 +184,28 @@ class PlainInstance:
             client.connection_pool.disconnect()
 
 
-# The same as lockcore's default.
+# This value is lockcore's default.
 DRIFT_FACTOR = 0.01
-# A lock without an end is taken to last so long, which is longer than any run.
+# A lock without a TTL counts as valid for this time, which is longer than any run.
 FOREVER_NS = 86_400 * NS_PER_S
 
 
 class Refusal(NamedTuple):
-    """An attempt that did not get the lock, and the votes it saw."""
+    """The outcome of an attempt that did not get the lock, with its votes."""
 
     outcome: Outcome
     tally: Tally
 
 
-# A resource and a TTL in ms → a lease or a refusal.
+# A function that takes a resource and a TTL in ms, and returns a lease or a refusal.
 Attempt = Callable[[str, int], Lease | Refusal]
 HELD = Refusal(Outcome.CONTENDED, Tally(refused=1))
 GRANTED = Tally(granted=1)
 
 
 class PlainRecipe:
-    """A lock spoken through redis-py, one command after the other. Made by `connect`."""
+    """A lock that sends its commands through redis-py, one after the other. Create it with
+    `connect`."""
 
     about: ClassVar[About]
 
@@ -215,8 +221,8 @@ class PlainRecipe:
     # -- what a recipe is --------------------------------------------------------------------------
 
     def attempt(self, resource: str, ttl_ms: int) -> Lease | Refusal:
-        """Try to lock once: one SET NX PX with an owner token of its own, unless the recipe says
-        otherwise. Raises RedisError."""
+        """Try to lock once. By default this is one SET NX PX with a new owner token, and a recipe
+        may override it. Raises RedisError."""
         token = self.new_token()
         started_ns = monotonic_ns()
         if self.ask("SET", self.key(resource), token, "NX", "PX", ttl_ms) is None:
@@ -224,7 +230,8 @@ class PlainRecipe:
         return self.leased(resource, token, ttl_ms, started_ns)
 
     def give_back(self, lease: Lease) -> Outcome:
-        """Unlock: RELEASED or GONE; nobody else's lock unless the recipe says otherwise.
+        """Release the lease and return RELEASED or GONE. By default this never deletes another
+        caller's lock, but a flawed recipe may.
 
         Raises RedisError.
         """
@@ -240,7 +247,7 @@ class PlainRecipe:
     def next_start_ns(
         self, outcome: Outcome, attempts: int, now_ns: int, deadline_ns: int
     ) -> int | None:
-        """The time of the next attempt (ns). None: there is no other attempt."""
+        """Return the time of the next attempt (ns), or None if there is no other attempt."""
         return self.settings.retry.next_start_ns(outcome, attempts, now_ns, deadline_ns, random())
 
     def rest(self, resource: str, outcome: Outcome, delay_ns: int) -> None:
@@ -249,7 +256,7 @@ class PlainRecipe:
 
     @classmethod
     def needed(cls, instances: int) -> int:
-        """How many of the instances must answer at connect."""
+        """Return how many of the instances must answer at connect."""
         return instances
 
     # -- what a recipe is made of ------------------------------------------------------------------
@@ -263,11 +270,11 @@ class PlainRecipe:
         return self.settings.key_prefix + resource
 
     def new_token(self) -> bytes:
-        """An owner token: unguessable, unique per attempt."""
+        """Return a new owner token. Nobody can guess it, and it is unique for each attempt."""
         return f"{self._token_prefix}{next(self._tokens):012x}".encode()
 
     def wall_ms(self) -> int:
-        """This client's wall clock in ms since 1970."""
+        """Return the wall clock of this client, in ms since 1970."""
         return time.time_ns() // NS_PER_MS + self.settings.skew_ms
 
     def leased(
@@ -280,9 +287,9 @@ class PlainRecipe:
         valid_until_ns: int | None = None,
         tally: Tally = GRANTED,
     ) -> Lease:
-        """The lease that begins now.
+        """Return a lease that begins now.
 
-        Without `valid_until_ns` it is believed until started + TTL − drift.
+        If `valid_until_ns` is not given, the lease is valid until started + TTL − drift.
         """
         if valid_until_ns is None:
             valid_until_ns = started_ns + ttl_ms * NS_PER_MS - drift_ns(ttl_ms, DRIFT_FACTOR)
@@ -291,7 +298,7 @@ class PlainRecipe:
         )
 
     def delete(self, resource: str) -> Outcome:
-        """A plain DEL of whatever is there."""
+        """Delete the resource's key by a plain DEL, whatever its value is."""
         return Outcome.RELEASED if self.ask("DEL", self.key(resource)) else Outcome.GONE
 
     # -- what callers see --------------------------------------------------------------------------
@@ -309,16 +316,16 @@ class PlainRecipe:
         return cls(servers, settings)
 
     def acquire(self, resource: str, ttl_ms: int, wait_ms: int, /) -> Lease | Denied:
-        """Lock `resource` for `ttl_ms` (1 … max_ttl_ms), trying for up to `wait_ms`.
+        """Lock `resource` for `ttl_ms` (1 … max_ttl_ms). Try for up to `wait_ms`.
 
-        Raises ValueError beyond.
+        Raises ValueError if `ttl_ms` is outside this range.
         """
         return self.acquire_by(self.attempt, resource, ttl_ms, wait_ms)
 
     def acquire_by(
         self, attempt: Attempt, resource: str, ttl_ms: int, wait_ms: int
     ) -> Lease | Denied:
-        """As `acquire`, with attempts of the given kind."""
+        """Acquire as `acquire` does, but with the function `attempt` for each attempt."""
         if not 1 <= ttl_ms <= self.settings.max_ttl_ms:
             raise ValueError(f"ttl_ms {ttl_ms} is not 1 … max_ttl_ms ({self.settings.max_ttl_ms})")
         first_ns = monotonic_ns()
@@ -351,7 +358,7 @@ class PlainRecipe:
             self.rest(resource, outcome, start_ns - now_ns)
 
     def release(self, lease: Lease, /) -> Outcome:
-        """Give the lease back in the recipe's way."""
+        """Give the lease back as `give_back` of the recipe does."""
         try:
             self.pause("before-release")
             return self.give_back(lease)

@@ -1,17 +1,17 @@
-"""What every lock under test looks like to the load: *targets and settings → acquire, release,
-figures*.
+"""The protocol between the load and every lock under test: *targets and settings → acquire,
+release, figures*.
 
 Rules
-- `acquire` and `release` are attributes. A recipe may hand out its library's own bound methods, and
-  the hot path pays for no wrapper.
-- All recipes answer in lockcore's values (`Lease`, `Denied`, `Outcome`). Therefore the record, the
-  oracle and the statistics never ask which lock answered.
-- A recipe calls a function at each of its pause points, for example `pause("after-get")`. Without
-  pauses and without a gate this function is empty.
+- `acquire` and `release` are attributes. So a recipe may return the bound methods of its library,
+  and the hot path has no wrapper.
+- All recipes answer with lockcore's types (`Lease`, `Denied`, `Outcome`). Therefore the record, the
+  oracle and the statistics are the same for every lock.
+- A recipe calls a function at each of its pause points, for example `pause("after-get")`. If there
+  is neither a pause nor a gate, this function does nothing.
 - A pause of the scenario sleeps on a share of the calls. The seed and the process number decide
   which calls sleep, so a run can be repeated.
-- A gate receives every call and returns when the caller may go on. A test or a schedule uses a gate
-  to make a race certain.
+- A gate is a function that receives every call and returns when the caller may continue. A test or
+  a schedule uses a gate to make a race certain.
 """
 
 import time
@@ -24,7 +24,8 @@ from typing import ClassVar, Protocol, Self
 from bench.scenario import Pause
 from lockcore import Denied, InstanceStatus, Lease, Outcome, RetryPolicy
 
-# Every recipe has these points: the holder stalls at work, or its release is held up.
+# Every recipe has these pause points. At the first, the holder stalls at work. At the second, its
+# release is delayed.
 COMMON_POINTS = ("after-grant", "before-release")
 
 
@@ -32,15 +33,16 @@ COMMON_POINTS = ("after-grant", "before-release")
 class About:
     """The facts about a recipe.
 
-    `how`: how the recipe locks. `flaw`: its one known fault, or "none" and the limits within which
-    this holds. `safe`: two leases are never valid at once.
+    `how`: how the recipe locks. `flaw`: the one known fault of the recipe, or "none" with its
+    conditions. `safe`: two leases are never valid at once.
 
-    `least` … `most`: the number of instances it can lock on (None: any number). `usual`: the
-    number if the user gives none. `points`: its own pause points, in the order in which a caller
-    passes them. `replicated`: the other instances must be replicas of the first. `channels`: it
-    publishes on channels that have the names of its keys. `counts`: its settings decide how many
-    callers may hold a resource at once. `shares`: it has two sides, readers and a writer
-    (`SharedRecipe`). `beside`: suffixes of the keys that it has beside the key of a resource.
+    `least`, `most`: the range of the number of instances. If `most` is None, there is no upper
+    limit. `usual`: the number of instances if the user gives none. `points`: the recipe's own pause
+    points, in the order in which a caller passes them. `replicated`: the other instances must be
+    replicas of the first. `channels`: the recipe publishes on channels that have the names of its
+    keys. `counts`: the settings decide how many callers may hold a resource at once. `shares`: the
+    recipe has readers and writers (`SharedRecipe`). `beside`: the suffixes of further keys that the
+    recipe has for each resource.
     """
 
     how: str
@@ -57,8 +59,8 @@ class About:
     beside: tuple[str, ...] = ()
 
     def suffixes(self, capacity: int) -> tuple[str, ...]:
-        """The suffixes of all keys of a resource. A recipe that counts its holders has a key for
-        each further place. One place more is for `semaphore-off-by-one`."""
+        """Return the suffixes of all keys of a resource. A recipe that counts its holders has a key
+        for each further place. The last suffix is for the extra place of `semaphore-off-by-one`."""
         places = range(1, capacity + 1) if self.counts else ()
         return ("", *self.beside, *(f":{place}" for place in places))
 
@@ -69,7 +71,7 @@ class About:
 
     @property
     def instances(self) -> str:
-        """How many instances it locks on, in words: `1`, `2 or more`, `any number`."""
+        """The number of instances as text: `1`, `2 or more`, `any number`."""
         if self.most == self.least:
             return str(self.least)
         if self.most is None:
@@ -83,7 +85,7 @@ Reach = Callable[[str], None]
 def reach_of(pauses: Sequence[Pause], seed: int, process: int, gate: Reach | None = None) -> Reach:
     """Return the function that a recipe of process `process` calls at its pause points.
 
-    This is `pass_by` itself if there is neither a pause nor a gate.
+    If there is neither a pause nor a gate, the result is `pass_by` itself.
     """
     if not pauses:
         return gate or pass_by
@@ -103,21 +105,21 @@ def reach_of(pauses: Sequence[Pause], seed: int, process: int, gate: Reach | Non
 
 
 def pass_by(_point: str) -> None:
-    """Let the caller go on at once."""
+    """Let the caller continue at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecipeSettings:
     """The settings that a recipe receives when it connects.
 
-    `max_ttl_ms` is at least every TTL. `instance_timeout_ms` None means min(50, TTL ÷ 4).
+    `max_ttl_ms`: an upper bound of all TTLs. `instance_timeout_ms`: None means min(50, TTL ÷ 4).
 
     `pause`: pauses at pause points. `seed` and `process` (the number of this worker) decide which
-    calls sleep. `gate`: receives every call at a pause point and returns when the caller may go on.
-    `skew_ms`: how far the wall clock of this client is ahead. `folder`: a folder that all processes
-    of the run share. `fencing`: leases carry fencing tokens, if the recipe can issue them.
-    `capacity`: how many callers may hold a resource at once. `attempts`: the folder for observed
-    attempts, which telemetry reads.
+    calls sleep. `gate`: a function that receives every call at a pause point and returns when the
+    caller may continue. `skew_ms`: how far the wall clock of this client is ahead of the real time.
+    `folder`: a folder that all processes of the run share. `fencing`: leases carry fencing tokens,
+    if the recipe can issue them. `capacity`: the number of callers that may hold a resource at
+    once. `attempts`: the folder for observed attempts, which telemetry reads.
     """
 
     key_prefix: str = ""
@@ -146,47 +148,51 @@ class Recipe(Protocol):
 
     @property
     def acquire(self) -> Acquire:
-        """Lock a resource for `ttl_ms`, trying for up to `wait_ms`.
+        """A function that locks a resource for `ttl_ms` and tries for up to `wait_ms`.
 
-        A cancelled call leaves no lock behind.
+        A cancelled call must leave no lock behind.
         """
 
     @property
     def release(self) -> Release:
-        """Give a lease back: RELEASED, GONE or UNREACHABLE."""
+        """A function that gives a lease back. Its outcome is RELEASED, GONE or UNREACHABLE."""
 
     @property
     def instances(self) -> tuple[InstanceStatus, ...]:
-        """Every instance as this client sees it now."""
+        """The present state of every instance, as this client sees it."""
 
     @property
     def figures(self) -> Mapping[str, int]:
         """The counters of the recipe since `connect`, by name. Most recipes have none."""
 
     def take_reply_times_ns(self) -> tuple[list[int], ...]:
-        """For each instance, the reply times (ns) that were sampled since the last call."""
+        """Return, for each instance, the reply times (ns) that were sampled since the last call."""
 
     def close(self) -> None:
-        """Send what is queued and close the connections. Idempotent."""
+        """Send all queued commands and close the connections. Idempotent."""
 
 
 class SharedRecipe(Recipe, Protocol):
-    """A connected lock with two sides: `acquire` is a writer's, alone."""
+    """A connected lock for readers and writers. `acquire` is for writers, and a writer holds the
+    resource alone."""
 
     @property
     def acquire_shared(self) -> Acquire:
-        """As `acquire`, for a reader, which may hold the resource together with other readers."""
+        """The acquire function for readers. A reader may hold the resource together with other
+        readers."""
 
 
 class RecipeClass(Recipe, Protocol):
-    """The members that the class of a recipe has in addition."""
+    """A class of recipes. It has these members in addition to those of its objects."""
 
     about: ClassVar[About]
 
     @classmethod
     def connect(cls, targets: Sequence[str], settings: RecipeSettings) -> Self:
-        """Connect to the instances of `targets` (URLs), in the process that uses them.
+        """Connect to the instances of `targets` (URLs). Call this in the process that uses the
+        connections.
 
         Raises UsageError if the recipe cannot work with these targets or settings. Raises
-        EnvironmentNotReadyError if too few instances can be used. Neither message shows a password.
+        EnvironmentNotReadyError if too few instances can be used. The messages never show a
+        password.
         """

@@ -1,11 +1,12 @@
-"""Locks with two sides on one instance: *a reader or a writer → a lease*, readers together, a
-writer alone.
+"""Locks for readers and writers on one instance: *a reader or a writer → a lease*. Readers may hold
+a resource together, and a writer holds it alone.
 
-A writer's owner token is the value of the resource's key, as in `set-nx-lua`. The readers' owner
-tokens are members of a sorted set beside it, each with its end by the server's clock as score. A
-reader's owner token begins with `READER`, so a lease says itself what to give back.
+A writer's owner token is the value of the resource's key, as in `set-nx-lua`. The owner tokens of
+readers are members of a sorted set in a second key. The score of each member is the end of the
+lease by the server's clock. A reader's owner token begins with `READER`, so the token shows the
+side of a lease.
 
-`reader-writer-late` is flawed, on purpose. Do not copy it.
+`reader-writer-late` is flawed on purpose. Do not copy it.
 """
 
 from contextlib import suppress
@@ -18,15 +19,15 @@ from bench.recipes.one_instance import SetNxLuaRecipe
 from bench.recipes.plain import Refusal
 from lockcore import Denied, Lease, Outcome
 
-# No hexadecimal digit, which all other tokens begin with.
+# All other tokens begin with a hexadecimal digit, and this letter is not one.
 READER = b"r"
 _NOW = """-- KEYS[1] a writer, KEYS[2] readers, ARGV[1] owner token, ARGV[2] TTL in ms
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 """
 _FORGET_ENDED = "redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', now)\n"
-# The first write of a script is the one that needs memory. A server without memory refuses such a
-# command only while its script has written nothing.
+# In each script, the first write is the command that needs memory. If a server has no memory left,
+# it refuses such a command only while the script has written nothing.
 _WRITE = script_of(
     _NOW
     + """-- → 1, 0 if held
@@ -59,7 +60,7 @@ return redis.call('ZREM', KEYS[2], ARGV[1])
 
 
 class ReaderWriter(SetNxLuaRecipe):
-    """Each side looks and locks in one script."""
+    """A lock for readers and writers. Each side checks for holders and locks in one script."""
 
     about = replace(
         SetNxLuaRecipe.about,
@@ -69,11 +70,12 @@ class ReaderWriter(SetNxLuaRecipe):
     )
 
     def acquire_shared(self, resource: str, ttl_ms: int, wait_ms: int, /) -> Lease | Denied:
-        """As `acquire`, together with other readers."""
+        """Lock as `acquire` does, but for a reader. Other readers may hold the resource at the same
+        time."""
         return self.acquire_by(self.attempt_shared, resource, ttl_ms, wait_ms)
 
     def attempt_shared(self, resource: str, ttl_ms: int) -> Lease | Refusal:
-        """As `attempt`, for a reader. Raises RedisError."""
+        """Try to lock once, as `attempt` does, but for a reader. Raises RedisError."""
         return self.attempt_as(READER + self.new_token(), resource, ttl_ms)
 
     def give_back(self, lease: Lease) -> Outcome:
@@ -82,7 +84,7 @@ class ReaderWriter(SetNxLuaRecipe):
         return Outcome.RELEASED if deleted else Outcome.GONE
 
     def _keys(self, resource: str) -> tuple[str, str]:
-        """Of the writer, of the readers."""
+        """Return the key of the writer and the key of the readers."""
         key = self.key(resource)
         return key, f"{key}:readers"
 
@@ -96,7 +98,8 @@ class ReaderWriter(SetNxLuaRecipe):
 
 
 class ReaderWriterLate(ReaderWriter):
-    """A writer looks for holders, and sets its key in a second command.
+    """A lock for readers and writers in which a writer checks for holders, and sets its key in a
+    second command.
 
     Flawed, on purpose: do not copy it.
     """

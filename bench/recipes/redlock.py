@@ -1,12 +1,13 @@
-"""Redlock under test: *lockcore's own bound methods; SET NX PX on N instances, one after the other,
-through redis-py*.
+"""The Redlock recipes: *lockcore's own bound methods; SET NX PX on N instances, one after the
+other, through redis-py*.
 
-The load calls lockcore directly, unless the scenario has a pause. The recipe observes one attempt
-in 64 for the reply times of each instance. With telemetry and a low rate it observes more.
+In `redlock`, the load calls lockcore directly, unless the scenario has a pause. The recipe observes
+one attempt in 64 to get the reply times of each instance. With telemetry and a low rate, it
+observes more attempts.
 
-The sequential recipe asks one instance after the other, so an acquire takes N round trips.
-Contenders can split the votes during all of that time. Source: the Redlock text, "The Redlock
-algorithm". lockcore/facts/quorum.py names the rounds.
+The sequential recipes ask one instance after the other, so an acquire takes N round trips.
+Contenders can split the votes during this whole time. Source: the Redlock text, "The Redlock
+algorithm". lockcore/facts/quorum.py defines the outcomes of rounds.
 """
 
 from collections.abc import Sequence
@@ -39,7 +40,7 @@ OBSERVE_EVERY = 64
 
 
 class RedlockRecipe(Observer):
-    """A connected lockcore.Redlock, and its Observer."""
+    """A connected lockcore.Redlock, which this object also observes."""
 
     about = About(
         how="lockcore's Redlock: all N instances at once, pipelined and multiplexed",
@@ -61,7 +62,8 @@ class RedlockRecipe(Observer):
                 instance_timeout_ms=settings.instance_timeout_ms,
                 retry=settings.retry,
                 rejoin=cast("Rejoin", settings.rejoin),
-                # The judge expects a command from each release (`Circumstances.releases_ask`).
+                # The judge expects that each release sends a command
+                # (`Circumstances.releases_ask`).
                 merge_releases=False,
                 connect_timeout_s=settings.connect_timeout_s,
                 observer=self,
@@ -88,7 +90,7 @@ class RedlockRecipe(Observer):
         return cls(targets, settings)
 
     def observe(self, record: AttemptRecord) -> None:
-        """Keep the reply time of each instance. If there is a log, log the whole record."""
+        """Store the reply time of each instance. If there is a log, also log the whole record."""
         if self._log is not None:
             self._log.observe(record)
         for times_ns, sent_ns, replied_ns in zip(
@@ -98,7 +100,8 @@ class RedlockRecipe(Observer):
                 times_ns.append(replied_ns - sent_ns)
 
     def take_reply_times_ns(self) -> tuple[list[int], ...]:
-        """See Recipe. This call comes once a second, so it also writes the observed attempts."""
+        """Return the reply times, as `Recipe` describes. This method is called once a second, so it
+        also writes the observed attempts."""
         if self._log is not None:
             self._log.flush()
         times_ns = self._times_ns
@@ -107,7 +110,8 @@ class RedlockRecipe(Observer):
 
     @property
     def figures(self) -> dict[str, int]:
-        """The counters of hand-offs between processes. Empty if there are no hand-offs."""
+        """The counters of hand-offs between processes. The dictionary is empty if there are no
+        hand-offs."""
         return self._lock.handoffs
 
     @property
@@ -116,9 +120,9 @@ class RedlockRecipe(Observer):
 
 
 def _paused(lock: Redlock, reach: Reach) -> tuple[Acquire, Release]:
-    """The methods of lockcore with the common pause points.
+    """Return lockcore's methods with the common pause points added.
 
-    A caller that is killed at a pause point gives its lease back.
+    If a caller is killed at a pause point, its lease is given back.
     """
 
     def acquire(resource: str, ttl_ms: int, wait_ms: int, /) -> Lease | Denied:
@@ -142,7 +146,8 @@ def _paused(lock: Redlock, reach: Reach) -> tuple[Acquire, Release]:
 
 
 class RedlockSequential(PlainRecipe):
-    """Asks N instances, each one after the reply of the one before."""
+    """A Redlock that asks N instances one after the other. It asks each instance after the reply of
+    the previous one."""
 
     about = About(
         how="Redlock through redis-py: N instances one after the other, always in the same order",
@@ -152,7 +157,7 @@ class RedlockSequential(PlainRecipe):
         usual=5,
         points=("after-vote",),
     )
-    # True: a release asks no further instance once a quorum has confirmed it.
+    # If this is true, a release asks no further instance after a quorum has confirmed it.
     stops_at_quorum = False
 
     @classmethod
@@ -160,11 +165,12 @@ class RedlockSequential(PlainRecipe):
         return quorum_of(instances)
 
     def order(self) -> Sequence[PlainInstance]:
-        """The order in which this round asks the instances."""
+        """Return the instances in the order in which this round asks them."""
         return self.servers
 
     def attempt(self, resource: str, ttl_ms: int) -> Lease | Refusal:
-        """Ask all instances and count the votes. Without a quorum in time, give the votes back."""
+        """Ask all instances and count the votes. If there is no quorum in time, send a
+        compare-and-delete to every instance."""
         token = self.new_token()
         started_ns = monotonic_ns()
         votes = []
@@ -186,7 +192,7 @@ class RedlockSequential(PlainRecipe):
         return Refusal(Outcome.TOO_LATE if outcome is Outcome.ACQUIRED else outcome, tally)
 
     def give_back(self, lease: Lease) -> Outcome:
-        """Compare-and-delete on every instance, whether or not it granted its vote.
+        """Send a compare-and-delete to every instance, even if the instance did not grant its vote.
 
         If `stops_at_quorum` is set, stop when a quorum has confirmed the release.
         """
@@ -209,7 +215,7 @@ class RedlockSequential(PlainRecipe):
 
 
 class RedlockRandomOrder(RedlockSequential):
-    """As redlock-sequential, but each round asks the instances in a new order."""
+    """A lock like redlock-sequential, but each round asks the instances in a new random order."""
 
     about = replace(
         RedlockSequential.about,
@@ -239,14 +245,15 @@ def _vote(server: PlainInstance, key: str, token: bytes, ttl_ms: int) -> Vote:
 
 
 def deleted(server: PlainInstance, key: str, token: bytes) -> bool | None:
-    """Compare-and-delete on one instance. Returns None without a definite reply."""
+    """Send a compare-and-delete to one instance. Returns whether the key was deleted, or None if no
+    definite reply came."""
     with suppress(RedisError):
         return server.delete_own(key, token)
     return None
 
 
 class MajorityRelease(RedlockSequential):
-    """As redlock-sequential, but the release stops at the quorum.
+    """A lock like redlock-sequential, but the release stops when a quorum has confirmed it.
 
     Flawed, on purpose: do not copy it.
     """

@@ -1,9 +1,10 @@
-"""Every lock under test by name, plug-ins included: *name → facts about the recipe, and its class*.
+"""The names of all locks under test, including plug-ins: *name → facts about the recipe, and its
+class*.
 
-The registry imports a recipe only when somebody uses its facts or its class. A package offers its
-own recipes under the entry point group `lockbench.recipes`. The name of the entry point is the name
-of the recipe. The value is `module:Class`, and the class implements `protocol.RecipeClass`. A
-package cannot replace our own recipes. Source: the entry points specification of packaging.
+The registry imports a recipe only when a caller uses its facts or its class. Another package offers
+its recipes in the entry point group `lockbench.recipes`. The name of the entry point is the name of
+the recipe. The value is `module:Class`, and the class implements `protocol.RecipeClass`. A package
+cannot replace lockbench's own recipes. Source: the entry points specification of packaging.
 """
 
 import re
@@ -33,7 +34,8 @@ _PARTS: tuple[str, ...] = (
 class RecipeEntry:
     """A recipe that a scenario can name.
 
-    `place`: `module:Class`. `package`: name and version of the package that offers it, "" for ours.
+    `place`: `module:Class`. `package`: the name and version of the package that offers the recipe,
+    or "" for lockbench's own recipes.
     """
 
     name: str
@@ -78,18 +80,19 @@ class RecipeEntry:
     def usual_processes(self) -> int:
         """The number of load processes if the user gives none.
 
-        A recipe of another package gets two, because we have not reviewed it. A lock that works
-        only inside one process would look safe with one.
+        A recipe of another package gets two processes, because lockbench's authors have not
+        reviewed it. With one process, a lock that works only inside one process would look safe.
         """
         return 2 if self.package else 1
 
     def require(
         self, instances: int, pauses: Sequence[Pause], capacity: int, *, shared: bool
     ) -> None:
-        """Raise UsageError if the recipe cannot work as ordered.
+        """Raise UsageError if the recipe cannot work with these values.
 
-        It cannot lock on so many instances, it does not have a pause point, it cannot count so many
-        holders, it has no readers, or it has readers and writers and the order has none.
+        These are the reasons: the recipe does not work with this number of instances, lacks one of
+        the pause points, cannot have several holders, or has no readers. A recipe for readers and
+        writers also needs `shared`.
         """
         about = self.about
         if shared and not about.shares:
@@ -120,8 +123,8 @@ class RecipeEntry:
                 )
 
     def connect(self, targets: Sequence[str], settings: RecipeSettings) -> Recipe:
-        """Connect the recipe; see `Recipe.connect`. Raises UsageError as `require`. A recipe with
-        sides may be connected for writers alone."""
+        """Connect the recipe, as `RecipeClass.connect` describes. Raises UsageError as `require`
+        does. A recipe for readers and writers may be connected even if no reader will use it."""
         self.require(len(targets), settings.pause, settings.capacity, shared=self.about.shares)
         recipe = self.recipe.connect(targets, settings)
         return Protected(recipe, targets[0], settings) if settings.fencing else recipe
@@ -162,7 +165,8 @@ WITHDRAWN = {"read-write": "withdrawn by its author as wrong; not reproduced"}
 
 
 def all_recipes() -> Mapping[str, RecipeEntry]:
-    """All recipes by name: ours, then those of installed packages. Imports no recipe."""
+    """Return all recipes by name: first lockbench's own recipes, then the recipes of installed
+    packages. This imports no recipe."""
     foreign_recipes = {}
     for point in entry_points(group=GROUP):
         name, version = (
@@ -176,7 +180,8 @@ def all_recipes() -> Mapping[str, RecipeEntry]:
 
 
 def find_recipe(name: str) -> RecipeEntry:
-    """The entry of `name`. Raises UsageError with the nearest name, or with all names."""
+    """Return the entry of the recipe `name`. Raises UsageError with the nearest name, or with all
+    names."""
     if name in WITHDRAWN:
         raise UsageError(
             f"the recipe {name} was {WITHDRAWN[name]}; the recipes are {', '.join(all_recipes())}"

@@ -1,18 +1,19 @@
-"""Locks on a few instances without a quorum: *SET NX on one, then copies to the others; SET NX on
-the master*.
+"""Locks on several instances without a quorum: *SET NX on one instance, then copies to the others;
+SET NX on the master*.
 
-`multi-write` is flawed, on purpose: do not copy it. A caller that cannot reach redis-1 locks on
-redis-2. The copy of a lock that redis-1 has granted may not have arrived there. Then both callers
-get the lock.
+`multi-write` is flawed on purpose. Do not copy it. If a caller cannot reach redis-1, it locks on
+redis-2. If redis-1 has just granted the lock to another caller, the copy may not have arrived at
+redis-2. Then both callers get the lock.
 
 `multi-write-unique-index` adds a database table with a unique index on the resource. The table
 rejects a double grant, and the recipe counts it. A new lease replaces the row of an expired lease.
-The database is one SQLite file per run. Without a folder it is in the memory of the process.
+The database is one SQLite file per run. If the run has no folder, the database is in the memory of
+the process.
 
-`replica-failover` is flawed, on purpose, too. The master answers OK without waiting for its
-replicas. A replica that is promoted without the key grants the lock again. docs/fencing.md,
-"Replicas", says what the recipe needs from the fleet. The client finds the master with ROLE, which
-it sends to the instances at connect and after every error.
+`replica-failover` is also flawed on purpose. The master answers OK without waiting for its
+replicas. If a replica is promoted without the key, it grants the lock again. docs/fencing.md,
+"Replicas", describes the servers that the recipe needs. The client finds the master by sending ROLE
+to the instances, at connect and after every error.
 
 Source: Redis documentation, "Redis replication".
 """
@@ -38,7 +39,10 @@ from lockcore.clock import monotonic_ns
 
 
 class MultiWrite(PlainRecipe):
-    """One instance decides, and the others get copies. Flawed, on purpose: do not copy it."""
+    """A lock in which one instance decides and the others get copies.
+
+    Flawed, on purpose: do not copy it.
+    """
 
     about = About(
         how="SET NX PX on the instance in use, then copy to the others; switch the instance "
@@ -91,7 +95,8 @@ class MultiWrite(PlainRecipe):
         return outcome
 
     def _copy(self, origin: PlainInstance, key: str, token: bytes, ttl_ms: int) -> int:
-        """Copy the lock to the other instances. Returns how many of them have confirmed it."""
+        """Copy the lock to the other instances. Returns how many instances have confirmed the
+        copy."""
         copies = 0
         for server in self.servers:
             if server is not origin:
@@ -109,7 +114,8 @@ WHERE lease.valid_until_ns < ?
 
 
 class MultiWriteUniqueIndex(MultiWrite):
-    """As multi-write, but a table decides in the end. It admits one lease of a resource."""
+    """A lock like multi-write, but a database table makes the final decision. The table accepts
+    only one valid lease of a resource."""
 
     about = replace(
         MultiWrite.about,
@@ -129,7 +135,7 @@ class MultiWriteUniqueIndex(MultiWrite):
         )
         self._turn = Lock()
         self._database.execute("PRAGMA journal_mode = WAL")
-        # The file goes with the run, so it need not survive a power cut.
+        # The file is removed with the run's folder, so it does not have to survive a power cut.
         self._database.execute("PRAGMA synchronous = OFF")
         self._database.execute(
             "CREATE TABLE IF NOT EXISTS lease (resource TEXT UNIQUE, token BLOB, "
@@ -137,7 +143,8 @@ class MultiWriteUniqueIndex(MultiWrite):
         )
 
     def attempt(self, resource: str, ttl_ms: int) -> Lease | Refusal:
-        """Lock as multi-write does, then insert the row. A rejected row is a double grant."""
+        """Lock as multi-write does, then insert the row. If the table rejects the row, this is a
+        double grant."""
         result = super().attempt(resource, ttl_ms)
         if not isinstance(result, Lease):
             return result
@@ -158,7 +165,8 @@ class MultiWriteUniqueIndex(MultiWrite):
             return self._database.execute(_INSERT, row).rowcount == 1
 
     def give_back(self, lease: Lease) -> Outcome:
-        """Delete the row before the keys, or it could reject the row of the next holder."""
+        """Delete the row before the keys. In the other order, the row could cause the rejection of
+        the next holder's row."""
         with self._turn:
             self._database.execute("DELETE FROM lease WHERE token = ?", (lease.owner_token,))
         return super().give_back(lease)
@@ -175,7 +183,8 @@ _POLL_S = 0.01
 
 
 def replicate(urls: Sequence[str]) -> None:
-    """Make all servers after the first replicas of the first, and wait until they are in step.
+    """Make all servers except the first replicas of the first server, and wait until the replicas
+    are in step.
 
     Raises EnvironmentNotReadyError if a replica is not in step within 10 s, or does not answer.
     """
@@ -209,7 +218,10 @@ def _ask(url: str, *command: str) -> Any:
 
 
 class ReplicaFailover(PlainRecipe):
-    """A lock on a master whose replica may replace it. Flawed, on purpose: do not copy it."""
+    """A lock on a master that may be replaced by its replica.
+
+    Flawed, on purpose: do not copy it.
+    """
 
     about = About(
         how="SET NX PX on the master; an asynchronous replica is promoted at once when it dies",
@@ -223,7 +235,7 @@ class ReplicaFailover(PlainRecipe):
 
     @classmethod
     def connect(cls, targets: Sequence[str], settings: RecipeSettings) -> Self:
-        """See `Recipe.connect`: exactly one instance must be a master."""
+        """Connect as `RecipeClass.connect` describes. Exactly one instance must be a master."""
         recipe = cls(
             [PlainInstance(index, url, settings) for index, url in enumerate(targets)], settings
         )
@@ -244,11 +256,11 @@ class ReplicaFailover(PlainRecipe):
 
     @property
     def promotion_delay_ms(self) -> int:
-        """How long after the master's death a replica may be promoted."""
+        """The time (ms) from the master's death until a replica may be promoted."""
         return 0
 
     def attempt(self, resource: str, ttl_ms: int) -> Lease | Refusal:
-        """SET NX PX on the master. After an error, find the master for the next attempt."""
+        """Send SET NX PX to the master. After an error, find the master for the next attempt."""
         try:
             return super().attempt(resource, ttl_ms)
         except RedisError:
@@ -265,8 +277,8 @@ class ReplicaFailover(PlainRecipe):
     def _find_master(self) -> None:
         """Use the first instance that reports the role of master.
 
-        The search starts after the present instance. If no instance reports the role, the present
-        instance stays.
+        The search starts after the present instance. If no instance reports this role, the present
+        instance stays in use.
         """
         present = self.server.index
         for server in (*self.servers[present + 1 :], *self.servers[: present + 1]):
@@ -276,7 +288,8 @@ class ReplicaFailover(PlainRecipe):
 
 
 class ReplicaDelayedPromotion(ReplicaFailover):
-    """As replica-failover, but the fleet promotes a replica only after the longest TTL."""
+    """A lock like replica-failover, but a replica is promoted only after the longest TTL has
+    passed."""
 
     about = replace(
         ReplicaFailover.about,

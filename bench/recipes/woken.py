@@ -1,4 +1,4 @@
-"""Locks on one instance whose release wakes the waiting callers: *SET NX PX; a refused caller
+"""Locks on one instance, with a release that wakes waiting callers: *SET NX PX; a refused caller
 listens; a release sends a message*.
 
     set-nx-blpop    the release pushes to a list that lasts a second; one push wakes one caller, in
@@ -6,9 +6,9 @@ listens; a release sends a message*.
     set-nx-pubsub   the release publishes; all waiting callers hear it and try, and one of them wins
 
 Rules
-- A message only wakes a caller. The caller then tries as any other caller does.
+- A message only wakes a caller. After that, the caller tries to lock like any other caller.
 - If a message is lost, the caller tries again after `LOOK_MS`.
-- A caller that cannot listen polls.
+- If a caller cannot listen, it polls.
 
 Source: python-redis-lock and the BLPOP command's reference page ("Pattern: event notification").
 Redisson's RLock subscribes after a refusal and tries again before it waits.
@@ -45,12 +45,13 @@ redis.call('PUBLISH', KEYS[1], '1')
 return 1
 """
 )
-# The subscription of the caller that waits.
+# The subscription of the waiting caller.
 _EAR: ContextVar[PubSub | None] = ContextVar("ear", default=None)
 
 
 class _Woken(SetNxLuaRecipe):
-    """A refused caller listens until a message wakes it, or until `LOOK_MS` have passed."""
+    """A lock whose refused callers listen until a message wakes them, or until `LOOK_MS` have
+    passed."""
 
     def next_start_ns(
         self, outcome: Outcome, attempts: int, now_ns: int, deadline_ns: int
@@ -70,12 +71,12 @@ class _Woken(SetNxLuaRecipe):
         super().rest(resource, outcome, delay_ns)
 
     def listen(self, resource: str, delay_ns: int) -> None:
-        """Return when a message comes, or when the time is up. Raises RedisError."""
+        """Wait until a message comes, or for at most `delay_ns`. Raises RedisError."""
         raise NotImplementedError
 
 
 class SetNxBlpop(_Woken):
-    """A release wakes one waiting caller."""
+    """A lock whose release wakes one waiting caller."""
 
     about = replace(
         SetNxLuaRecipe.about,
@@ -100,7 +101,7 @@ class SetNxBlpop(_Woken):
 
 
 class SetNxPubsub(_Woken):
-    """A release wakes all waiting callers."""
+    """A lock whose release wakes all waiting callers."""
 
     about = replace(
         SetNxLuaRecipe.about,
@@ -136,8 +137,8 @@ class SetNxPubsub(_Woken):
     def listen(self, resource: str, delay_ns: int) -> None:
         """Wait for a message.
 
-        The first call only waits for the subscription. The caller must try again then, because the
-        resource may be free by now.
+        The first call waits only for the confirmation of the subscription. After that the caller
+        must try again, because the resource may have become free in the meantime.
         """
         ear = _EAR.get()
         kind = "message"

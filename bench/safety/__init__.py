@@ -1,4 +1,5 @@
-"""Did the lock hold: *history → SAFE | VIOLATED | UNKNOWN | NOT TESTED*.
+"""The judgement whether the lock kept its holders apart: *history → SAFE | VIOLATED | UNKNOWN | NOT
+TESTED*.
 
 See README.md of this folder.
 """

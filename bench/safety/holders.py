@@ -1,5 +1,5 @@
 """The leases that a report draws: *operations, part by part → leases of a few resources around the
-event that matters most*."""
+most important event*."""
 
 import math
 from collections.abc import Collection, Iterable
@@ -16,28 +16,29 @@ from bench.safety.rules import Operations, order_leases, service_faults
 MOST_RESOURCES = 6
 MOST_LEASES = 900
 
-# All leases of a resource, in the order of their grants. The columns are granted_us, end_us,
+# All leases of one resource, in the order of their grants. The columns are granted_us, end_us,
 # valid_until_us, work_end_us, caller, fault.
 Table = Integers
 
 
 class Holders:
-    """Collects, part by part, the leases that a report draws.
+    """A collector of the leases that a report draws.
 
-    `window`: the measured time. `faults_ns`: when faults began. `capacity`: how many callers may
-    hold a resource at once.
+    `window`: the measured time. `faults_ns`: the times at which faults began. `capacity`: the
+    number of callers that may hold a resource at once.
 
-    It takes at most `MOST_RESOURCES` resources, first the violated ones, then the hottest. It takes
-    at most `MOST_LEASES` leases around one moment. This moment is the first violation of the
-    resource. Without one it is the first violation of another resource, else the first fault, else
-    the slowest acquire.
+    The collector takes at most `MOST_RESOURCES` resources: first the violated resources, then the
+    hottest. The drawing of each resource shows leases around one moment, and all drawings together
+    show at most `MOST_LEASES` leases. The moment is the first violation of the resource. If there
+    is none, it is the first violation of another resource, or else the first fault, or else the
+    slowest acquire.
     """
 
     def __init__(self, window: Window, faults_ns: Iterable[int] = (), capacity: int = 1) -> None:
         self._capacity = capacity
         self._window = window
         self._fault_ns = min(faults_ns, default=None)
-        # The slowest acquire: how long it took, and when it was due.
+        # How long the slowest acquire took, and when it was due.
         self._slowest = 0, (window.start_ns + window.stop_ns) // 2
         self._held: list[tuple[int, Table]] = []
 
@@ -59,9 +60,10 @@ class Holders:
             )
 
     def section(self) -> tuple[Holder, ...]:
-        """One entry per resource, in µs from the start of the measured window.
+        """Return one entry per resource, with times in µs from the start of the measured window.
 
-        The resource with the earliest service fault comes first, then the one with the most leases.
+        Resources with service faults come first, the earliest fault first. The other resources
+        follow, the one with the most leases first.
         """
         most = MOST_LEASES // max(len(self._held), 1)
         at_ns = self._slowest[1] if self._fault_ns is None else self._fault_ns
@@ -87,10 +89,10 @@ class Holders:
         return tuple(entries)
 
     def _table(self, records: Records) -> Table:
-        # With one resource and no offset the keys of the timeline are times.
+        # With one resource and no offset, the keys of the timeline are equal to the times.
         leases = order_leases(Operations.of(records), Timeline(int(records.resource[0]), 0, 0))
         work_end = leases.own("work_end_ns")
-        # Without recorded work the end of the lease stands for the end of the work.
+        # If no work was recorded, the end of the lease counts as the end of the work.
         work_end = np.where(work_end > 0, work_end, leases.end)
         times = np.stack(
             [leases.granted, leases.end, leases.own("valid_until_ns"), work_end], axis=1
@@ -102,6 +104,6 @@ class Holders:
 
 
 def _first_fault(table: Table) -> float:
-    """The grant time in µs of the first lease that is part of a service fault; infinite without
-    such a lease."""
+    """Return the grant time (µs) of the first lease that is part of a service fault, or infinity if
+    there is none."""
     return min(map(float, table[table[:, -1] > 0, 0][:1]), default=math.inf)

@@ -1,12 +1,13 @@
-"""The oracle: *the history of all workers, circumstances → SafetyReport*, and what it knows while
-the run lasts.
+"""The oracle: *the history of all workers, circumstances → SafetyReport; new records during the run
+→ LiveVerdict*.
 
-- VIOLATED: a violation counts, whatever else is unknown. Client overstays and spurious refusals are
-  counted and violate nothing. The verdict is UNKNOWN, never SAFE, when the history has holes, a
-  clock stepped or the checker failed.
-- With no violation in n *tested* leases, the true rate is below 3 / n (95 % sure, the rule of
-  three). With fewer than `TESTED_LEAST` tested leases, the verdict is NOT TESTED. Only SAFE is
-  evidence of safety.
+- If there is a violation, the verdict is VIOLATED, even if other facts are unknown. Client
+  overstays and spurious refusals are counted, but they are not violations. If the history has
+  holes, a clock stepped or the checker failed, the verdict is never SAFE. Without a violation it is
+  then UNKNOWN.
+- If n *tested* leases show no violation, the true rate of violations is below 3 / n (95 % sure, the
+  rule of three). If there are fewer than `TESTED_LEAST` tested leases, the verdict is NOT TESTED.
+  Only the verdict SAFE is evidence of safety.
 """
 
 from collections import Counter
@@ -43,73 +44,76 @@ from bench.safety import rules
 from bench.safety.rules import Operations
 
 VIOLATIONS = ("service_fault", "granted_invalid", "foreign_delete")
-# How much the wall clock may move: at once (ns), and per ns.
+# The wall clock may jump by `TOLERANCE_NS` (ns) and drift by `SLEW` (per ns).
 TOLERANCE_NS = 2_000_000
 SLEW = 1e-3
-# The most leases of earlier looks that the live judge keeps.
+# The live judge keeps at most this many leases of earlier calls.
 MOST_KEPT = 5_000
-# The most leases of one look that the live judge checks, if there are enough resources.
+# If there are enough resources, the live judge checks at most this many leases per call.
 MOST_FRESH = 10_000
-# At least so many resources are judged with all their leases.
+# The live judge checks at least this many resources, with all of their leases.
 FEWEST_RESOURCES = 64
 
-# monotonic ns, CLOCK_REALTIME − CLOCK_MONOTONIC in ns
+# The monotonic time (ns), and CLOCK_REALTIME − CLOCK_MONOTONIC (ns).
 ClockSample = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
 class Circumstances:
-    """What the judge cannot read in the history."""
+    """The facts that the judge needs and that the history does not have."""
 
-    # the flaw of a recipe that is known to be unsafe
+    # The known flaw of the recipe, if the recipe is unsafe.
     unsafe_recipe: str | None = None
-    # When faults were injected. Their effects may last one TTL longer.
+    # The times in which injected faults were in force. The effects of a fault may last one TTL
+    # longer.
     fault_spans_ns: tuple[tuple[int, int], ...] = ()
-    # Samples over the run, in order.
+    # Samples of the clocks over the run, in order of time.
     clock: Sequence[ClockSample] = ()
     # Sentences about lost parts of the history, and about clocks without a bound.
     missing: tuple[str, ...] = ()
-    # How many commands the servers took during the run; None if one of them does not say.
+    # The number of commands that the servers executed during the run. None: a server did not report
+    # the number.
     commands: int | None = None
-    # How many leases were granted, where the history does not have them all.
+    # The number of granted leases, if the history does not have all leases. Otherwise 0.
     leases: int = 0
-    # True: each release that found its lock sent a command of its own.
+    # True: each successful release sent its own command.
     releases_ask: bool = False
-    # When a load process did not run. None: nobody looked for such gaps.
+    # The times in which a load process did not run. None: no process looked for gaps.
     gaps_ns: tuple[tuple[int, int], ...] | None = None
-    # When the history was read. Nothing in it can be later.
+    # The time at which the history was read. No time in the history can be later.
     until_ns: int = NEVER_NS
-    # How many may hold a resource at once.
+    # The number of callers that may hold a resource at once.
     capacity: int = 1
-    # Sentences about reports of the recipe that cannot be true.
+    # Sentences about impossible values that the recipe reported.
     misreports: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
 class JudgedCounts:
-    """What a judge has counted in the history so far."""
+    """The numbers that a judge has counted in the history so far."""
 
     operations: int = 0
     torn: int = 0
-    # files
+    # Missing files.
     missing: int = 0
-    # valid leases that cannot be placed on one clock
+    # Valid leases that cannot be placed on one clock.
     lost: int = 0
     contested: int = 0
     tested: int = 0
-    # leases that were held for a time
+    # Leases that were held for some time.
     held: int = 0
-    # releases by their outcome
+    # Releases, by outcome.
     gone: int = 0
     released: int = 0
-    # attempts that asked a server, as the recipe says
+    # Attempts that sent a command to a server, according to the recipe.
     asked: int = 0
-    # violations without a known cause
+    # Violations without a known cause.
     unexplained: int = 0
 
 
 class Judge:
-    """Judges a history part by part. `ttl_ms`: the longest TTL that callers requested."""
+    """A judge of a history, which receives the history part by part. `ttl_ms`: the longest TTL that
+    callers requested."""
 
     def __init__(self, ttl_ms: int, circumstances: Circumstances | None = None) -> None:
         self._ttl_ms = ttl_ms
@@ -120,9 +124,9 @@ class Judge:
         self._failure: str | None = None
 
     def add(self, history: History) -> None:
-        """Judge all operations of some resources, with their earlier attempts.
+        """Judge all operations of some resources, including their lost attempts.
 
-        Never raises: a failure of the checker becomes UNKNOWN.
+        Never raises. If the checker fails, the verdict cannot be SAFE.
         """
         try:
             history = history.believed(self._circumstances.until_ns)
@@ -136,7 +140,7 @@ class Judge:
             attempts = _asked(operations, history.lost)
             first = extent_ns(operations.early)[0]
             last = extent_ns(operations.late)[1]
-            # Keys that are left behind may live so much longer.
+            # Keys that are left behind may remain for this much longer.
             last += rules.CLEANUP_NS + self._ttl_ms * 1_000_000
             extent = int(attempts[1].min(initial=first)), int(attempts[2].max(initial=last))
             for timeline, chosen in timelines(
@@ -169,17 +173,18 @@ class Judge:
             self.fail(error)
 
     def fail(self, error: Exception) -> None:
-        """A step of the judgement has failed. Violations stay, and the verdict is never SAFE."""
+        """Note that a step of the judgement has failed. Violations still count, and the verdict is
+        never SAFE."""
         self._failure = self._failure or f"the checker failed: {type(error).__name__}: {error}"
 
     def see(self, counts: Mapping[str, int]) -> None:
-        """If this judge has failed, take over the violations that the live judge counted."""
+        """Use the violation `counts` of the live judge, if this judge has failed."""
         if self._failure:
             for kind in VIOLATIONS:
                 self._broken[kind] = max(self._broken[kind], counts.get(kind, 0))
 
     def _count_claims(self, records: Records, lost: int) -> None:
-        """Count how often the recipe claims to have asked a server, at the least."""
+        """Count the attempts and releases for which the recipe claims to have sent a command."""
         released = records.release_code
         self._evidence.gone += int((released == GONE).sum())
         self._evidence.released += int((released == RELEASED).sum())
@@ -187,14 +192,14 @@ class Judge:
 
     @property
     def violated_resources(self) -> frozenset[int]:
-        """The resources of the examples of violations so far."""
+        """The resources in all examples of violations so far."""
         violations = (incident for incident in self._examples if incident.kind in VIOLATIONS)
         return frozenset(
             operation.resource for incident in violations for operation in incident.operations
         )
 
     def report(self) -> SafetyReport:
-        """The verdict over all parts."""
+        """Return the verdict over all parts."""
         evidence = self._evidence
         broken = self._broken
         commands = self._circumstances.commands
@@ -220,7 +225,7 @@ class Judge:
         )
 
     def _unknown(self) -> Iterator[str]:
-        """Why the verdict cannot be SAFE."""
+        """Yield the reasons why the verdict cannot be SAFE."""
         evidence = self._evidence
         if self._failure:
             yield self._failure
@@ -306,8 +311,12 @@ def judge(
 
 
 def _asked(operations: Operations, lost: Integers) -> Integers:
-    """For each attempt that sent a command: its resource, its earliest and its latest time, and 1
-    if it is surely a writer's. The sides of lost attempts are not recorded."""
+    """Return a column for each attempt that sent a command: its resource, its earliest time, its
+    latest time, and 1 if it certainly belongs to a writer.
+
+    For lost attempts the last number is 0, because the records do not show whether they belong to a
+    writer.
+    """
     early = operations.early
     late = operations.late
     writer = ~operations.own.reader
@@ -318,7 +327,7 @@ def _asked(operations: Operations, lost: Integers) -> Integers:
 
 
 def blame(at_ns: int, ttl_ms: int, circumstances: Circumstances) -> str:
-    """The cause of a violation: `unsafe recipe`, `injected fault` or `unexplained`."""
+    """Return the cause of a violation: `unsafe recipe`, `injected fault` or `unexplained`."""
     if circumstances.unsafe_recipe:
         return "unsafe recipe"
     lasting_ns = ttl_ms * 1_000_000
@@ -328,8 +337,8 @@ def blame(at_ns: int, ttl_ms: int, circumstances: Circumstances) -> str:
 
 
 def clock_step_ns(samples: Sequence[ClockSample]) -> int:
-    """The largest jump between neighbouring samples, in ns; 0 when all are within `TOLERANCE_NS`
-    and slewing."""
+    """Return the largest jump between successive samples (ns), or 0 if all changes are within the
+    tolerance."""
     changes = (
         (at - before, abs(offset - former)) for (before, former), (at, offset) in pairwise(samples)
     )
@@ -337,8 +346,11 @@ def clock_step_ns(samples: Sequence[ClockSample]) -> int:
 
 
 def not_tested(held: int, tested: int, capacity: int = 1, *, unasked: bool) -> str:
-    """Why `tested` leases are too few. `held`: leases that were held for a time. `capacity`: how
-    many may hold a resource."""
+    """Return why `tested` leases are too few.
+
+    `held`: the number of leases that were held for some time. `capacity`: the number of callers
+    that may hold a resource at once. `unasked`: the servers counted too few commands.
+    """
     if unasked:
         return (
             "the servers counted fewer commands than the recipe reported, so some attempts "
@@ -360,8 +372,12 @@ def holes(
     processes: int,
     endings: str = "",
 ) -> Iterator[str]:
-    """Yield what is missing. `recorded`: complete records. `unfinished`: operations that began and
-    have no record. `endings`: sentences about workers that ended early, with their pids."""
+    """Yield sentences about missing parts of the history.
+
+    `recorded`: the number of complete records of each worker. `unfinished`: the number of
+    operations that began and have no record. `endings`: sentences about workers that ended early,
+    with their pids.
+    """
     notes_by_worker = {(note.worker, note.pid): note for note in notes}
     if len(notes_by_worker) < processes:
         yield f"{processes - len(notes_by_worker)} of {processes} workers left no note"
@@ -382,7 +398,8 @@ def holes(
 
 
 def without_seal(notes: Sequence[WorkerNote], unsealed: Mapping[Who, int]) -> Iterator[str]:
-    """What workers of this host that ended in order have recorded without a checksum."""
+    """Yield a sentence for each worker of this host that ended in order and has records without a
+    checksum."""
     for note in notes:
         if (
             note.phase == "stopped"
@@ -394,8 +411,11 @@ def without_seal(notes: Sequence[WorkerNote], unsealed: Mapping[Who, int]) -> It
 
 @dataclass(frozen=True, slots=True)
 class LiveVerdict:
-    """The verdict so far: `leases` that have ended, violations and overstays by kind, and the
-    `failure` of the checker."""
+    """The verdict during a run.
+
+    `leases`: the number of judged leases that have ended. `counts`: the broken rules by kind.
+    `failure`: the failure of the checker, or None.
+    """
 
     leases: int = 0
     counts: Mapping[str, int] = field(default_factory=dict)
@@ -408,25 +428,27 @@ class LiveVerdict:
 
     @property
     def verdict(self) -> str | None:
-        """VIOLATED, UNKNOWN, or None without a violation."""
+        """VIOLATED, or UNKNOWN after a failure of the checker, or None."""
         if self.violations:
             return "VIOLATED"
         return "UNKNOWN" if self.failure else None
 
 
 class LiveJudge:
-    """Judges a history while it grows. `ttl_ms`: the longest TTL that callers requested;
-    `capacity`: how many may hold a resource. Any thread may read `verdict`.
+    """A judge of a history that is still growing. Any thread may read `verdict`.
 
-    The judge knows a lease when it has ended. So this verdict is one look late, and it never says
-    SAFE (README of this folder).
+    `ttl_ms`: the longest TTL that callers requested. `capacity`: the number of callers that may
+    hold a resource at once.
+
+    The judge sees a lease only after its end. So the verdict is late by one call of `add`, and it
+    is never SAFE (README of this folder).
     """
 
     def __init__(self, ttl_ms: float, capacity: int = 1) -> None:
         self._capacity = capacity
         self._ttl_ns = int(ttl_ms * 1_000_000)
         self._kept = records_of([])
-        # The judge takes one of so many resources.
+        # The judge checks every resource whose index is a multiple of this number.
         self._every = 1
         self.verdict = LiveVerdict()
 
@@ -440,15 +462,16 @@ class LiveJudge:
             granted = acquired(records)
             if granted.any():
                 fresh = self._some(records if granted.all() else records[granted])
-                # Joined as int64: NumPy joins structured arrays field by field, which takes four
-                # times as long.
+                # The arrays are joined as int64, because NumPy joins structured arrays field by
+                # field, which takes four times as long.
                 rows = np.concatenate([self._kept.view("<i8"), fresh.view("<i8")])
                 both = records_of(rows.view(RECORD_DTYPE))
                 # The new leases are judged together with the kept ones, because a new lease may
-                # overlap an old one. Pairs of kept leases were counted in an earlier look, so their
-                # number is subtracted again.
+                # overlap an old one. Violations between kept leases were already counted in an
+                # earlier call, so their number is subtracted.
                 violations = _count(both, self._capacity)
-                # Without any violation there is nothing to subtract, which saves the second count.
+                # If there is no violation, there is nothing to subtract. This saves the second
+                # count.
                 if any(violations.values()):
                     violations.subtract(_count(self._kept, self._capacity))
                 counts = {
@@ -465,10 +488,10 @@ class LiveJudge:
             )
         return self.verdict
 
-    # A busy run brings more leases per look than the judge can check while the run goes on. So it
+    # A busy run may bring more leases per call than the judge can check in time. Then the judge
     # takes every second resource, then every fourth, and so on. It leaves out whole resources and
-    # never single leases: two leases of one resource must stay together, or their overlap would be
-    # missed.
+    # never single leases. If it left out one of two overlapping leases, it would miss their
+    # overlap.
     def _some(self, leases: Records) -> Records:
         part = leases[leases.resource % self._every == 0] if self._every > 1 else leases
         while (
@@ -477,7 +500,8 @@ class LiveJudge:
         ):
             half = part[part.resource % (2 * self._every) == 0]
             if len(half) < MOST_FRESH // 4:
-                # Nearly all leases are of the other resources, so the judge would see nothing.
+                # Nearly all leases belong to the resources that would be left out, so the judge
+                # would see almost nothing.
                 break
             self._every *= 2
             part = half
@@ -495,7 +519,7 @@ class LiveJudge:
 
 
 def _count(records: Records, capacity: int) -> Counter[str]:
-    """How often each rule is broken among these leases."""
+    """Return how often each rule is broken among these leases."""
     counts: Counter[str] = Counter()
     for timeline, rows in timelines(records.resource, extent_ns(records)):
         for kind, broken in rules.broken_rules(

@@ -1,16 +1,17 @@
 """The oracle's rules: *operations → valid leases by resource and grant → the rows that break each
 rule*.
 
-- A lease is valid in [granted, min(valid_until, release sent)]. Intervals may touch. A lease that
-  was accepted at or after its end is not valid, and has a rule of its own.
-- If several clocks timed the leases, each interval is as short as it can be. A comparison of two
-  operations counts only if it holds for all times within their bounds. Times of the same operation
-  come from one clock, so their comparison is exact.
-- Two leases of a resource conflict unless both are readers'. Only leases that conflict break a rule
-  about two leases.
-- Each function checks one rule over a timeline. A comparison of two keys compares times if the
-  resource is the same, else it compares the resources. Pairs are (culprit or earlier row, other
-  row).
+- A lease is valid in the interval [granted, min(valid_until, release sent)]. The intervals of two
+  leases may touch. A lease that was accepted at or after its own end is not valid, and a separate
+  rule covers it.
+- If several clocks timed the leases, the rules use the shortest possible interval of each lease. A
+  comparison of two operations counts only if it is true for all times within their bounds. The
+  times of one operation come from one clock, so their comparison is exact.
+- Two leases of a resource conflict, unless both belong to readers. Only two conflicting leases can
+  break a rule about two leases.
+- Each function checks one rule over a timeline. If two keys belong to the same resource, comparing
+  the keys compares the times. Otherwise it compares the resources. Each result is a pair of arrays:
+  the rows of the culprits or earlier leases, and the rows of the other leases.
 """
 
 from collections.abc import Iterator, Sequence
@@ -25,9 +26,9 @@ from bench.measure.outcomes import acquired, attempts_of, votes_of
 from bench.measure.record import CONTENDED, GONE, LATE_VOTES, NEVER_NS, RELEASED, Records, ends_ns
 from bench.measure.run_result import BrokenRule
 
-# How long the releases after a lost round may take to arrive.
+# The releases after a lost round may take this long to arrive.
 CLEANUP_NS = 50_000_000
-# A busy machine sometimes keeps a process from its core for this long.
+# On a busy machine, a process sometimes waits this long for a core.
 BRIEF_NS = 50_000_000
 BRIEF_SHARE = 0.01
 Pairs = tuple[Integers, Integers]
@@ -35,8 +36,8 @@ Pairs = tuple[Integers, Integers]
 
 @dataclass(frozen=True, slots=True)
 class Operations:
-    """Operations by their own clocks (`own`), and on one clock: at the earliest and at the latest
-    times that the bounds of these clocks allow."""
+    """Operations with three versions of their times. `own`: the times by the operations' own
+    clocks. `early`, `late`: the earliest and the latest possible times on one common clock."""
 
     own: Records
     early: Records
@@ -46,7 +47,8 @@ class Operations:
     def of(
         cls, records: Records, early: Records | None = None, late: Records | None = None
     ) -> Self:
-        """Operations with bounds. Without bounds, one clock timed them all, and times are exact."""
+        """Return operations with bounds. If no bounds are given, one clock timed all operations,
+        and the times are exact."""
         earliest = records if early is None else early
         latest = records if late is None else late
         return cls(records, earliest, latest)
@@ -59,8 +61,8 @@ class Operations:
 
     @property
     def lost(self) -> NDArray[np.bool_]:
-        """Which valid leases have no place on one clock, because their own clock stepped when they
-        were granted or ended."""
+        """The valid leases that cannot be placed on one clock, because their own clock stepped when
+        they were granted or ended."""
         names = ["granted_ns", "release_sent_ns"]
         own = self.own
         ends = np.where(
@@ -73,19 +75,19 @@ class Operations:
 
     @property
     def spread_ns(self) -> int:
-        """The widest bound on a grant that has a place on one clock."""
+        """The widest bound (ns) on the time of a grant that can be placed on one clock."""
         width = self.late.granted_ns - self.early.granted_ns
         return int(width[width < LOST_NS].max(initial=0))
 
 
 @dataclass(frozen=True, slots=True)
 class Leases:
-    """Valid leases of a timeline, ordered by resource, then grant, then end.
+    """The valid leases of a timeline, ordered by resource, then by grant, then by end.
 
-    `row` is the index of each lease in `operations`, `reader` whether it is a reader's. The others
-    are keys of the timeline: `granted`
-    at the latest (`spread` earlier at the earliest), `returned`, when the caller got the lease, at
-    the latest, and `end` at the earliest.
+    `row`: the index of each lease in `operations`. `reader`: whether the lease belongs to a reader.
+    The other three arrays are keys of the timeline. `granted`: the latest time of the grant, which
+    may be up to `spread` earlier. `returned`: the latest time at which the caller got the lease.
+    `end`: the earliest end.
     """
 
     operations: Operations
@@ -98,22 +100,24 @@ class Leases:
     spread: int
 
     def own(self, name: str, chosen: Integers | slice = slice(None)) -> Integers:
-        """A field of all leases, or of the `chosen` ones, by their own clocks."""
+        """Return a field of all leases, or of the `chosen` leases. Times are by the leases' own
+        clocks."""
         return np.asarray(self.operations.own[name][self.row[chosen]])
 
     def keys(self, times: Records, name: str, chosen: Integers) -> Integers:
-        """The keys of a time of the chosen leases. `times`: the operations at the earliest, or at
-        the latest."""
+        """Return the keys of one time field of the `chosen` leases. `times`: the operations at
+        their earliest or at their latest times."""
         rows = self.row[chosen]
         return self.timeline.keys(times.resource[rows], times[name][rows])
 
     def conflict(self, ones: Integers, others: Integers) -> NDArray[np.bool_]:
-        """Which of the leases in `ones` may not be valid together with those in `others`."""
+        """Return which leases in `ones` must not be valid at the same time as their partners in
+        `others`."""
         return np.asarray(~(self.reader[ones] & self.reader[others]))
 
 
 def order_leases(operations: Operations, timeline: Timeline) -> Leases:
-    """The valid leases among `operations`."""
+    """Return the valid leases among `operations`."""
     records = operations.own
     early = operations.early
     row = np.flatnonzero(acquired(records) & (records.granted_ns < records.valid_until_ns))
@@ -124,7 +128,8 @@ def order_leases(operations: Operations, timeline: Timeline) -> Leases:
     granted = timeline.keys(resource, operations.late.granted_ns[row])
     order = np.argsort(granted)
     if (np.diff(granted[order]) == 0).any():
-        # Grants at the same time are ordered by their ends. That sort takes four times as long.
+        # Grants at the same time are ordered by their ends. This second sort takes four times as
+        # long as the first.
         order = np.lexsort((end, granted))
     returned = timeline.keys(resource, operations.late.ended_ns[row])
     return Leases(
@@ -140,13 +145,14 @@ def order_leases(operations: Operations, timeline: Timeline) -> Leases:
 
 
 def trace_end_ns(records: Records, ttl_ms: int) -> Integers:
-    """Until when each operation may have kept a quorum of keys, at the latest.
+    """Return the latest time until which each operation may have kept a quorum of keys.
 
-    After a confirmed release the keys go when the clean-up has arrived. The same holds for a single
-    lost round in which every instance answered. Otherwise a key may live on for a whole TTL.
+    After a confirmed release, the keys are gone when the clean-up has arrived. The same is true
+    after a single lost round in which every instance answered. In all other cases, a key may remain
+    for a whole TTL.
     """
     released = records.release_code == RELEASED
-    # A key that was set late is cleaned up late, so such a round is not sure.
+    # If a vote came late, its key was cleaned up late, so this round is not certain.
     late = (records.votes & LATE_VOTES) != 0
     unsure = late | (votes_of(records, "silent") + votes_of(records, "undecided") > 0)
     answered = ~acquired(records) & (attempts_of(records) <= 1) & ~unsure
@@ -158,10 +164,12 @@ def trace_end_ns(records: Records, ttl_ms: int) -> Integers:
 def broken_rules(
     leases: Leases, gaps_ns: Sequence[tuple[int, int]] | None = None, capacity: int = 1
 ) -> Iterator[tuple[BrokenRule, tuple[Integers, ...]]]:
-    """Yield every rule that leases can break, with the rows that break it. `gaps_ns`: when a load
-    process did not run. None: nobody looked for such gaps. `capacity`: how many may hold a resource
-    at once. Above 1 another holder proves nothing, so only the number of holders and late grants
-    are judged."""
+    """Yield every rule that leases can break, with the rows that break the rule.
+
+    `gaps_ns`: the times in which a load process did not run. None: no process looked for gaps.
+    `capacity`: the number of callers that may hold a resource at once. If it is above 1, one other
+    holder proves nothing. Then only the number of holders and late grants are judged.
+    """
     yield "service_fault", service_faults(leases, capacity)
     if capacity == 1:
         yield "client_overstay", client_overstays(leases)
@@ -171,12 +179,13 @@ def broken_rules(
 
 
 def granted_invalid(own: Records, gaps_ns: Sequence[tuple[int, int]] | None = None) -> Integers:
-    """Leases that were taken, or handed out, at or after their own end.
+    """Return the leases that were granted or returned to their caller at or after their own end.
 
-    The lock checks the end of a lease, and we read the clock when the lease is returned. In between
-    the process may be stopped, or may wait for a core. So a lease that was handed out late does not
-    count if its process did not run in between. If nobody looked for gaps, or if less than
-    `BRIEF_NS` passed, such leases count only if they are more than one in a hundred.
+    The lock checks the end of a lease, and lockbench reads the clock when the acquire returns. In
+    between, the process may be stopped or may wait for a core. So a lease that was returned late
+    does not count if a gap of a load process overlaps this time. Some late leases remain with less
+    than `BRIEF_NS` in between, or with no data about gaps. These leases count only if they are more
+    than 1 % of all leases.
     """
     won = acquired(own)
     granted = own.granted_ns
@@ -192,32 +201,35 @@ def granted_invalid(own: Records, gaps_ns: Sequence[tuple[int, int]] | None = No
     return np.flatnonzero(over | late)
 
 
-# Comparing all pairs of leases would take n² steps. They are ordered by grant, so the running
-# maximum of ends tells whether any earlier lease is still valid. The maximum runs on from resource
-# to resource, and nothing resets it. It needs no reset, because each end of an earlier resource is
-# below each grant of this one (`Timeline`). That holds only while the timeline's extent covers
-# every end.
+# Comparing all pairs of leases would take n² steps. The leases are ordered by grant, so the running
+# maximum of ends shows whether any earlier lease is still valid. The maximum continues from
+# resource to resource. It needs no reset, because each end of an earlier resource is below each
+# grant of the current resource (`Timeline`). This is true only if the extent of the timeline
+# includes every end.
 def service_faults(leases: Leases, capacity: int = 1) -> Pairs:
-    """Leases granted while `capacity` earlier leases of the resource that conflict with them were
-    valid: (the earlier lease that is valid longest, the later lease)."""
+    """Return the leases that were granted while at least `capacity` earlier conflicting leases of
+    the resource were valid.
+
+    Each pair is the earlier lease that is valid longest, and the later lease.
+    """
     certain = leases.granted <= leases.end
     row = leases.row[certain]
     granted = leases.granted[certain]
     end = leases.end[certain]
     reader = leases.reader[certain]
     latest_end = np.maximum.accumulate(end)
-    # Only a writer can be in a reader's way.
+    # Only a writer conflicts with a reader.
     latest_writer = np.maximum.accumulate(np.where(reader, -NEVER_NS, end))
     in_the_way = np.where(reader[1:], latest_writer[:-1], latest_end[:-1])
     later = np.flatnonzero(granted[1:] < in_the_way) + 1
     if capacity > 1:
-        # A lease without length ends as it begins, and takes no place of a later one.
+        # A lease of zero length ends when it begins, so it takes no place from a later lease.
         ended = np.searchsorted(np.sort(end), granted[later], "right")
         empty = np.concatenate([[0], np.cumsum(granted == end)])
         same = np.searchsorted(granted, granted[later], "right")
         ended -= empty[same] - empty[later]
         later = later[later - ended >= capacity]
-    # The lease that reached this end first.
+    # The earlier lease is the first lease that reached this maximum of ends.
     earlier = np.where(
         reader[later],
         np.searchsorted(latest_writer, latest_writer[later - 1], "left"),
@@ -227,12 +239,15 @@ def service_faults(leases: Leases, capacity: int = 1) -> Pairs:
 
 
 def client_overstays(leases: Leases) -> Pairs:
-    """Clients that worked past the end of their lease while another lease of the resource that
-    conflicts with it was granted: (the client, the other lease)."""
+    """Return the clients that still worked after the end of their lease when a conflicting lease of
+    the resource was granted.
+
+    Each pair is the lease of the client, and the other lease.
+    """
     early = leases.operations.early
     sent = leases.own("release_sent_ns")
     worked = leases.own("work_end_ns")
-    # The client's own release ended its work.
+    # If the client sent its release before the end of its work, the release ended the work.
     stopped = (sent > 0) & (sent <= worked)
     late = np.flatnonzero(np.where(stopped, sent, worked) > leases.own("valid_until_ns"))
     since = leases.keys(leases.operations.late, "valid_until_ns", late) + leases.spread
@@ -251,17 +266,18 @@ def client_overstays(leases: Leases) -> Pairs:
 
 
 def foreign_deletes(leases: Leases) -> Pairs:
-    """Releases that removed another's lease: (the culprit's lease, the victim's lease).
+    """Return the releases that removed another caller's lease. Each pair is the culprit's lease and
+    the victim's lease.
 
-    The victim was certainly granted after the end of the culprit's lease. Leases that overlap are
-    service faults instead, because each may have removed its own key. Between two readers nothing
-    is a proof. Else there are two proofs:
+    The victim's lease was certainly granted after the end of the culprit's lease. Overlapping
+    leases are service faults instead, because each release may have removed its own key. Between
+    two readers there is no proof. In all other cases, there are two kinds of proof:
 
     - The culprit's release was sent after the victim's grant, reports success, and was answered
       while the victim's lease was valid.
-    - The victim's release returned GONE while its lease was valid. The lease before it, of the same
-      resource, reports a successful release. That release was answered after the end of its lease,
-      and was sent no later than the victim's release.
+    - The victim's release returned GONE while the victim's lease was valid. The previous lease of
+      the resource reports a successful release. The reply to this successful release came after the
+      end of the previous lease. The successful release was sent no later than the victim's release.
     """
     early = leases.operations.early
     late = leases.operations.late
@@ -300,7 +316,7 @@ def foreign_deletes(leases: Leases) -> Pairs:
 
 
 def _granted_after(leases: Leases, others: Integers, ended: Integers) -> NDArray[np.bool_]:
-    """Which of the `others` were certainly granted after the end of the lease beside them in
+    """Return which leases in `others` were certainly granted after the end of their partners in
     `ended`."""
     over = leases.keys(leases.operations.late, "valid_until_ns", ended)
     return np.asarray(leases.granted[others] - leases.spread >= over)
@@ -309,8 +325,8 @@ def _granted_after(leases: Leases, others: Integers, ended: Integers) -> NDArray
 def spurious_refusals(
     operations: Operations, timeline: Timeline, ttl_ms: int, capacity: int = 1
 ) -> Integers:
-    """Refused acquires during which fewer than `capacity` other operations can have held a key of
-    the resource."""
+    """Return the refused acquires during which fewer than `capacity` other operations can have held
+    a key of the resource."""
     early = operations.early
     late = operations.late
     refused = np.flatnonzero(operations.own.acquire_code == CONTENDED)
@@ -324,13 +340,14 @@ def spurious_refusals(
     around = np.searchsorted(begun, answered, "right") - np.searchsorted(
         over, refused_start, "left"
     )
-    # The refused acquire itself is one of the operations around it, and `capacity` − 1 may hold.
+    # `around` includes the refused acquire itself. So at most `capacity` means that fewer than
+    # `capacity` others can have held a key.
     return refused[around <= capacity]
 
 
 def contested(leases: Leases) -> int:
-    """How many leases another operation asked for while they were valid, even if it waited in the
-    queue of its own process."""
+    """Return how many leases were valid while another operation wanted the resource. An operation
+    counts even if it waited in a queue of its own process."""
     early = leases.operations.early
     late = leases.operations.late
     keys = leases.timeline.keys
@@ -339,7 +356,7 @@ def contested(leases: Leases) -> int:
     around = np.searchsorted(begun, leases.end, "right") - np.searchsorted(
         ended, leases.granted, "left"
     )
-    # One of the operations around a lease is its own.
+    # `around` includes the lease's own operation.
     return int((around > 1).sum())
 
 
@@ -350,13 +367,16 @@ def tested(
     is_writer: NDArray[np.bool_],
     capacity: int,
 ) -> int:
-    """How many leases were held while another attempt that conflicts with them sent a command.
+    """Return how many leases were held while a conflicting attempt of another caller sent a
+    command.
 
-    With `capacity` above 1, only an attempt counts that was sent while so many leases of the
-    resource were surely held. Any other attempt finds a free place, and tells nothing.
+    If `capacity` is above 1, an attempt counts only if it was sent while at least `capacity` leases
+    of the resource were certainly held. Any other attempt may find a free place, so it tests
+    nothing.
 
-    A lease is held from the return of its acquire, which is after its own attempts. `at_earliest`
-    and `at_latest` are the keys of all commands, and `is_writer` tells which are surely a writer's.
+    A lease counts as held from the return of its acquire, so its own attempts come earlier.
+    `at_earliest` and `at_latest` are the keys of all commands. `is_writer` marks the commands that
+    certainly belong to writers.
     """
     if capacity > 1:
         held = leases.end > leases.returned
@@ -374,7 +394,8 @@ def tested(
 
 
 def _inside(leases: Leases, at_earliest: Integers, at_latest: Integers) -> Integers:
-    """How many of these commands were surely sent while each lease was held."""
+    """Return, for each lease, how many of these commands were certainly sent while the lease was
+    held."""
     sent_before_end = np.searchsorted(np.sort(at_latest), leases.end, "left")
     sent_before_return = np.searchsorted(np.sort(at_earliest), leases.returned, "right")
     return np.asarray(sent_before_end - sent_before_return)

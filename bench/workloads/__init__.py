@@ -1,4 +1,4 @@
-"""The Locust side: *a plan → locks taken and given back, one record each*.
+"""The Locust side of a run: *a plan → operations on locks, with one record for each operation*.
 
 See the README beside this file.
 """

@@ -1,11 +1,11 @@
 """Waking greenlets at a precise time: *a time on the monotonic clock → the greenlet runs again at
 that time*.
 
-A wheel has this file as machine code, compiled with the core (lockcore/compiled.py).
+In a wheel, this file is compiled to machine code, like the core (lockcore/compiled.py).
 
 `Pacer` also hands out the arrivals of a schedule. An alarm belongs to the hub of the process that
-made it, so a process makes its alarm after a fork. docs/workloads.md explains lateness, crowds and
-late starts. Source: timerfd_create(2); libev's prepare, check and idle watchers.
+created it. So a forked process must create its own alarm. docs/workloads.md explains lateness,
+crowds and late starts. Source: timerfd_create(2); libev's prepare, check and idle watchers.
 """
 
 import ctypes
@@ -25,7 +25,8 @@ from lockcore.clock import NS_PER_MS, NS_PER_S, monotonic_ns
 CANCELLED: Final = -1
 LATE_NS: Final = NS_PER_MS
 GRAIN_NS: Final = 50_000
-# If fewer greenlets wait, each has its own time, because a common time would gain nothing.
+# If fewer greenlets wait, each greenlet wakes at its own time, because a common time would gain
+# nothing.
 _CROWD: Final = 8
 
 _CLOCK_MONOTONIC = 1
@@ -37,7 +38,8 @@ _LAST = -2
 _MARGIN_NS = 200_000
 _LEAST_NS = 40_000
 _MOST_NS = 600_000
-# With steps of 200 : 1 the margin settles where 99.5 % of the wake-ups are in time.
+# The steps up and down have the ratio 200 : 1. So the margin settles where 99.5 % of the wake-ups
+# are in time.
 _EARLIER_NS = 30_000
 _LATER_NS = 150
 
@@ -49,8 +51,9 @@ _settime.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_
 class Alarm:
     """One timerfd for all waiting greenlets of a process.
 
-    If many greenlets wait, all that are due within the same `grain_ns` wake together. They wake at
-    its end, so no greenlet wakes before its time. Raises OSError if the kernel has no timer left.
+    If many greenlets wait, all greenlets that are due within the same `grain_ns` wake together.
+    They wake at the end of the grain, so no greenlet wakes before its time. Raises OSError if the
+    kernel has no timer left.
     """
 
     def __init__(self, grain_ns: int = GRAIN_NS) -> None:
@@ -63,8 +66,8 @@ class Alarm:
         self._spec: ctypes.Array[ctypes.c_long] = (ctypes.c_long * 4)()
         self._spec_at = ctypes.addressof(self._spec)
         self._hub: Hub = get_hub()
-        # Machine code looks up the names of a module at each use. These three are used again and
-        # again while callers wait. As attributes they need no such look-up.
+        # Compiled code looks up the names of a module at each use. These three functions are called
+        # very often. As attributes, they need no look-up.
         self._current: Callable[[], greenlet] = getcurrent
         self._switch: Callable[..., object] = greenlet.switch
         self._now: Callable[[], int] = monotonic_ns
@@ -80,28 +83,29 @@ class Alarm:
 
     @property
     def waiting(self) -> int:
-        """How many greenlets are parked here."""
+        """The number of greenlets that wait for this alarm."""
         return len(self._waiting)
 
     def wait_until(self, due_ns: int) -> int:
         """Park the calling greenlet until `due_ns`.
 
-        Returns how late the timer was (ns), or CANCELLED.
+        Returns how late the timer was (ns), or CANCELLED if the wait was cancelled.
         """
         waiter = self._current()
         self._add(waiter, due_ns)
         try:
             cancelled = self._switch(self._hub)
         except BaseException:
-            # It was killed.
+            # The greenlet was killed.
             self._waiting.pop(waiter, None)
             raise
         return CANCELLED if cancelled else self.lateness_ns(due_ns)
 
-    # While few wait, each has a time of its own. From `_CROWD` on a time is rounded up to the
-    # grain, so that many share one heap entry and one firing of the timer. What they send then
-    # leaves in one batch. It is rounded up and never to the nearest, because nobody may wake before
-    # its time. The price is 25 µs on average (docs/lab/workloads.md).
+    # If few greenlets wait, each greenlet has its own time. If `_CROWD` or more wait, each new time
+    # is rounded up to the grain. Then many greenlets share one heap entry and one firing of the
+    # timer, and their commands leave in one batch. Times are rounded up and never to the nearest
+    # grain, because no greenlet may wake before its time. Rounding up costs 25 µs on average
+    # (docs/lab/workloads.md).
     def _add(self, waiter: object, due_ns: int) -> None:
         at_ns = due_ns
         if len(self._waiting) >= _CROWD:
@@ -117,7 +121,7 @@ class Alarm:
             crowd.append(waiter)
 
     def cancel(self, waiter: greenlet) -> None:
-        """Wake `waiter` in the next pass of the hub, if it waits here."""
+        """Wake `waiter` in the next pass of the hub, if it waits for this alarm."""
         if (at_ns := self._waiting.get(waiter)) is not None:
             self._hub.loop.run_callback(self._cancel, waiter, at_ns)
 
@@ -141,15 +145,15 @@ class Alarm:
         try:
             os.read(self._file, 8)
         except BlockingIOError:
-            # The timer was armed anew after it had fired.
+            # The timer was armed again after it had fired.
             return
         self._wake_due()
 
-    # Whoever wakes here may add a wait before this method goes on. A wait for the same time joins
-    # the crowd that is being emptied. A wait for an earlier time becomes the first in the heap. So
-    # a time is removed only if it is still first: else the earlier one would be lost, and its
-    # callers would sleep for ever. The comparison with `waiting` leaves out callers that were
-    # cancelled, or that wait for another time by now.
+    # A greenlet that wakes may start a new wait before this method continues. If it waits for the
+    # same time, it joins the crowd that is being emptied. If it waits for an earlier time, this
+    # time becomes the first in the heap. So a time is removed only if it is still the first.
+    # Otherwise the earlier time would be lost, and its callers would sleep for ever. The comparison
+    # with `waiting` skips callers that were cancelled or that now wait for another time.
     def _wake_due(self) -> None:
         """Run every greenlet that is due, then arm the timer for the next time."""
         times = self._times
@@ -162,28 +166,29 @@ class Alarm:
             crowd = self._crowds[at_ns]
             while crowd:
                 waiter = crowd.popleft()
-                # If not, the waiter was cancelled or killed.
+                # If the times differ, the waiter was cancelled or killed.
                 if waiting.get(waiter) == at_ns:
                     del waiting[waiter]
                     self._switch(waiter)
-            # If the first time differs, an earlier one has come meanwhile.
+            # If the first time differs, an earlier time was added during this loop.
             if times[0] == at_ns:
                 heappop(times)
                 del self._crowds[at_ns]
 
     def _cancel(self, waiter: greenlet, at_ns: int) -> None:
-        # The waiter has neither been woken nor killed since.
+        # If the times are equal, the waiter has neither been woken nor killed since the cancel.
         if self._waiting.get(waiter) == at_ns:
             del self._waiting[waiter]
             waiter.switch(True)
 
     def lateness_ns(self, due_ns: int) -> int:
-        """How late (ns) a timer is that was due at `due_ns` and has ended just now."""
+        """Return the lateness (ns) of a timer that was due at `due_ns` and has just fired."""
         return self._now() - due_ns
 
 
 class Rests(Alarm):
-    """The rests of callers. `late_ns`: how late the timer ended each; `kept_ns`: their sum."""
+    """An alarm for the rests of callers. `late_ns`: how late the timer ended each rest. `kept_ns`:
+    the sum of all lateness so far."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -201,13 +206,13 @@ class Rests(Alarm):
 class PreciseAlarm(Alarm):
     """An alarm that wakes early and then watches the clock until the time comes.
 
-    It distinguishes a late timer from a busy process.
+    The lateness of this alarm distinguishes a late timer from a busy process.
     """
 
     def __init__(self) -> None:
         super().__init__(grain_ns=1)
         self.margin_ns = _MARGIN_NS
-        # When the hub last began to wait, and when it last came back.
+        # The times at which the hub last began to wait and last stopped waiting.
         self._went_ns = self._came_ns = 0
         loop = self._hub.loop
         self._idle = loop.idle()
@@ -232,9 +237,10 @@ class PreciseAlarm(Alarm):
     def _comes(self) -> None:
         self._came_ns = monotonic_ns()
 
-    # A timerfd wakes 60 µs late on an idle machine (docs/workloads.md). So it is armed `margin_ns`
-    # early. The rest of the time the hub makes passes: an idle watcher asks in each of them whether
-    # anybody is due. The watcher keeps a core busy, so it runs only within the margin.
+    # A timerfd wakes 60 µs late on an idle machine (docs/workloads.md). So the timer is set
+    # `margin_ns` early. For the rest of the time, the hub makes passes. In each pass, an idle
+    # watcher checks whether a greenlet is due. The watcher keeps a core busy, so it runs only
+    # within the margin.
     def _first_is(self, due_ns: int) -> None:
         if due_ns - monotonic_ns() > self.margin_ns:
             if self._yielding:
@@ -245,10 +251,11 @@ class PreciseAlarm(Alarm):
             self._yielding = True
             self._idle.start(self._wake_due)
 
-    # The margin learns from each wake-up: one that came later than the margin widens it by 30 µs,
-    # any other narrows it by 0.15 µs. So it settles where 1 in 200 is late. Only wake-ups for which
-    # the hub was already waiting count. If callers ran meanwhile, the load was late and not the
-    # kernel, and the margin would grow with the load.
+    # Each wake-up of the timer adjusts the margin. If the wake-up was later than the margin, the
+    # margin grows by 30 µs. Otherwise it shrinks by 0.15 µs. So the margin settles where 1 of 200
+    # wake-ups is late. A wake-up counts only if the hub was already waiting for it. If callers were
+    # running, the load caused the lateness and not the kernel, and the margin must not grow with
+    # the load.
     def _fired(self) -> None:
         if self._went_ns <= self._armed_ns:
             seen_ns = self._came_ns - self._armed_ns
@@ -263,19 +270,22 @@ class PreciseAlarm(Alarm):
             self._idle.stop()
 
     def lateness_ns(self, due_ns: int) -> int:
-        """As in Alarm, but 0 if the process was busy at `due_ns`."""
+        """Return the lateness as in `Alarm`, but 0 if the process was busy at `due_ns`."""
         return monotonic_ns() - due_ns if self._went_ns <= due_ns <= self._came_ns else 0
 
 
 class Pacer:
-    """The arrivals of one worker from `origin_ns` (monotonic) on, handed out to its callers.
+    """The arrivals of one worker from `origin_ns` (monotonic) on. The worker's callers take them
+    one by one.
 
-    `wait_until` parks the caller and returns how late the timer was (ns). It returns a number below
-    0 if the wait was cancelled. `measure_ns`, `end_ns`: when measuring starts and when the schedule
-    ends, after the origin; `end_ns` None: never.
+    `wait_until`: a function that parks the caller and returns how late the timer was (ns). It
+    returns a number below 0 if the wait was cancelled. `measure_ns`: when measuring starts (ns
+    after the origin). `end_ns`: when the schedule ends (ns after the origin). None: the schedule
+    never ends.
 
-    `late`: the number of late starts while measuring. `lateness_ns`: how late the timer was for
-    each start that waited.
+    `late`: the number of late starts while measuring. `queued`: the number of starts for which no
+    caller was free in time. `lateness_ns`: how late the timer was for each measured start that
+    waited.
     """
 
     def __init__(
@@ -305,7 +315,7 @@ class Pacer:
         if not due_ns:
             return 0
         if due_ns <= self._now():
-            # No caller was free in time.
+            # The arrival had to queue, because no caller was free in time.
             self.queued += 1
         else:
             lateness_ns = self._wait_until(due_ns)
@@ -317,7 +327,7 @@ class Pacer:
         return due_ns
 
     def _next_ns(self) -> int:
-        """When the next arrival is due (ns). 0: the schedule has ended."""
+        """Return when the next arrival is due (ns), or 0 if the schedule has ended."""
         if self._over:
             return 0
         due_ns = self._origin_ns + next(self._schedule_ns)

@@ -7,7 +7,7 @@ Locust takes options from `~/.locust.conf`, from `locust.conf` and `pyproject.to
 where it runs, and from variables that begin with `LOCUST_`. These options belong to other load
 tests. For example, `tags = x` leaves a run without users, and `run-time = 3s` cuts it short. This
 file makes Locust ignore the files, and launch.py removes the variables. A plain `locust -f
-locustfile.py` uses neither and keeps its own options.
+locustfile.py` does not use this file or launch.py, so it keeps its own options.
 
 Source: locust.argument_parser, configargparse.
 """
@@ -17,9 +17,9 @@ from locust.main import main
 
 
 class BareParser(argument_parser.LocustArgumentParser):
-    """Locust's parser, without default files.
+    """Locust's parser without its default configuration files.
 
-    Locust makes all of its parsers from the name that this module replaces below.
+    Locust creates all of its parsers from the class that this module replaces below.
     """
 
     def __init__(self, *arguments: object, **settings: object) -> None:

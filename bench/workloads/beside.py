@@ -1,12 +1,13 @@
 """The judge of a run that plain Locust leads: *a plan → a judge process that starts before the load
-→ its verdict*.
+→ a verdict*.
 
 Rules
-- The judge counts the commands of the servers from before the first command of the run. So a run
+- The judge must read the servers' command counts before the first command of the run. So a run
   begins when its judge is ready.
-- Locust's own process does not judge, because a history of millions would stop its greenlets.
-- A run without a judge goes on as usual, and its verdict is UNKNOWN.
-- Orders hold passwords, so they go through a pipe.
+- Locust's own process does not judge, because judging millions of operations would stop its
+  greenlets.
+- If there is no judge, the run continues as usual and its verdict is UNKNOWN.
+- Orders to the judge contain passwords, so they go through a pipe.
 """
 
 import sys
@@ -41,16 +42,16 @@ class JudgeOrder:
     folder: Path | None
 
 
-# The judge sends this when it has started. It sends it again as its answer to an order, after it
-# has asked the servers for their counts so far.
+# The judge sends this message when it has started. It sends the message again as its answer to an
+# order, after it has read the servers' counts.
 READY = "ready"
 
 
 @dataclass(frozen=True, slots=True)
 class ToldVerdict:
-    """A verdict: its word, its colour and one line of text.
+    """The judge's message with its verdict: a word, a colour and one line of text.
 
-    `page`: the page of the whole result. `unstored`: why there is no such page.
+    `page`: the path of the page with the whole result. `unstored`: the reason why there is no page.
     """
 
     word: str
@@ -62,10 +63,10 @@ class ToldVerdict:
 
 
 class JudgeBeside:
-    """The judge process of at most one run.
+    """A judge process for at most one run.
 
-    Call `begin` with the run, then `judge` after its end, or `close`. Make the object early,
-    because the process needs a second to start and Locust's run time does not wait.
+    Call `begin` when the run starts. Call `judge` after its end, or call `close`. Create the object
+    early, because the process needs a second to start and Locust's run time does not wait for it.
     If the process cannot start, the verdict is UNKNOWN.
     """
 
@@ -73,14 +74,15 @@ class JudgeBeside:
         self._parts = ExitStack()
         self._child: Child | None = None
         self._workdir: Path | None = None
-        # Why there is no verdict.
+        # The reason why there is no verdict, or "".
         self._why = ""
         with self._noted():
             self._child = self._parts.enter_context(Child("the judge", "bench.run.beside"))
             self._child.hear(str, READY_S)
 
     def begin(self, plan: Plan, folder: Path | None) -> Path | None:
-        """Send the order for the run of `plan`. Returns the run's folder, or None without a judge.
+        """Send the judge its order for the run of `plan`. Returns the run's folder, or None if
+        there is no judge.
 
         `folder`: the folder for the result.
         """
@@ -96,7 +98,8 @@ class JudgeBeside:
         return self._workdir
 
     def judge(self, stop_ns: int) -> ToldVerdict:
-        """Return the verdict on the run. All files of the run must be in its folder.
+        """Return the verdict on the run. Before the call, all files of the run must be in its
+        folder.
 
         `stop_ns`: the planned end of the load (monotonic).
         """

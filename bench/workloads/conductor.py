@@ -1,13 +1,16 @@
-"""The side of a run that leads: *Locust's events in a master or local runner → one origin, one end,
-one fault*.
+"""The part of Locust that leads a run: *Locust's events in a master or local runner → one origin,
+one end, one fault*.
 
 Rules
-- When all users run, every worker gets the same origin and its part of the schedule.
-- A planned run ends by itself. A run that no plan ends has a judge beside it.
-- Before Locust stops a distributed run, the conductor asks every worker to finish and waits for its
-  last report, because quitting drops reports. ending.py has the states of that end.
-- Once the end has begun, only its own steps complete it. A quit of Locust waits until it is over.
-- The first fault of any worker ends the run with its sentence and its exit code.
+- When all users run, every worker gets the same time of origin and its own part of the schedule.
+- A planned run ends by itself. A run without a plan from `lockbench run` has its own judge process.
+- Before Locust stops a distributed run, the conductor asks every worker to finish and waits for the
+  last reports, because a quit of Locust loses reports. bench/hosts/ending.py has the states of this
+  end.
+- When the end of a run has begun, nothing interrupts its steps. A quit of Locust waits until the
+  end is complete.
+- The first fault of any worker ends the run. The run then has the message and the exit code of this
+  fault.
 
 Source: locust.runners, locust.main (shutdown).
 """
@@ -44,23 +47,23 @@ from bench.workloads.plan import PLAN, Plan, plan_of, planned
 from bench.workloads.series import series_of
 from lockcore.clock import NS_PER_MS, NS_PER_S, monotonic_ns
 
-# The origin lies this far in the future, so that its message arrives in time.
+# The origin lies this far in the future, so that the message with the origin arrives before it.
 LEAD_NS = 50 * NS_PER_MS
 # A planned run lasts this much longer, so that every worker sees its end.
 TAIL_NS = 20 * NS_PER_MS
 LOOK_S = 0.05
-# The rest of Locust's end may take this long.
+# The rest of Locust's shutdown may take this long.
 END_S = 15.0
-# New users may take this long to run. Then the run begins with the users that run.
+# All users must run within this time. After that, the run begins with the users that run.
 THERE_S = 60.0
 logger = logging.getLogger(__name__)
 
 
 def in_order_of_users(ids: Iterable[str]) -> list[str]:
-    """The workers in the order in which Locust gives them users.
+    """Return the workers in the order in which Locust gives them users.
 
-    The first worker of each host comes first, by name, then the second worker of each. A worker
-    never has fewer users than a later one.
+    The first workers of all hosts come first, in the order of names. The second workers of all
+    hosts follow, and so on. A worker never has fewer users than a later worker.
     """
     hosts = [
         list(workers) for _, workers in groupby(sorted(ids), lambda worker: worker.split("_")[0])
@@ -72,9 +75,10 @@ def in_order_of_users(ids: Iterable[str]) -> list[str]:
 class ConductedRun:
     """The state of one run.
 
-    `plan`: the plan of the run, or None. It does not change, although a form may change Locust's
-    options during the run. `there`: how many callers run, by worker. `ending`: the end of the run,
-    once it has begun. `over`: set when the end is over.
+    `plan`: the plan of the run, or None. The plan stays the same, even if the web form changes
+    Locust's options during the run. `there`: the number of running callers, by worker. `ending`:
+    the state of the run's end, or None before the end begins. `over`: an event that is set when the
+    end is complete.
     """
 
     plan: Plan | None = None
@@ -88,9 +92,10 @@ class ConductedRun:
 
 
 class Conductor:
-    """Listens for one master or local runner.
+    """The listener for the events and messages of one master or local runner.
 
-    Make it before the Member of a local runner: it names the run.
+    With a local runner, create the Conductor before the Member, because the Conductor makes the
+    plan of the run.
     """
 
     def __init__(self, environment: Environment, runner: LocalRunner | MasterRunner) -> None:
@@ -121,12 +126,13 @@ class Conductor:
                 )
 
     def _apart(self, runner: MasterRunner) -> None:
-        """Make Locust stop and quit in separate greenlets. An end that has begun delays the quit.
+        """Make Locust stop and quit in separate greenlets. If the end of a run has begun, the quit
+        waits for it.
 
-        Locust quits from many places: at a signal, when the last worker has left, when a worker has
-        failed. Its quit tells all workers to leave and then reads no more messages. In the middle
-        of an end this lost the histories of all workers. In the greenlet that reads messages, the
-        quit would wait for messages that nobody reads.
+        Locust quits in many cases: at a signal, when the last worker has left, or when a worker has
+        failed. The quit tells all workers to leave and then reads no more messages. In the middle
+        of an end, such a quit lost the histories of all workers. If the quit ran in the greenlet
+        that reads messages, it would wait for messages that nobody reads.
         """
         stop = runner.stop
         quit_now = runner.quit
@@ -149,9 +155,9 @@ class Conductor:
         runner.quit = elsewhere(quit_when_over)  # type: ignore[method-assign]
 
     def _give_up(self, runner: MasterRunner, expected: int) -> None:
-        """End the run if workers of other hosts have not come by now.
+        """End the run if not all workers of other hosts have connected by now.
 
-        A worker that came and was lost counts as absent.
+        A worker that connected and was lost counts as absent.
         """
         came = sorted(client.id.split("_")[0] for client in runner.clients.ready)
         if runner.state != STATE_INIT or len(came) >= expected:
@@ -169,14 +175,14 @@ class Conductor:
         sys.exit(error.exit_code)
 
     def _start(self, **_: object) -> None:
-        """A new run begins: workers get its plan with Locust's options."""
+        """Begin a new run. The workers get its plan with Locust's options."""
         run = ConductedRun()
         self._run = run
         self._is_running = True
         self.told = None
         environment = self._environment
         setattr(environment.parsed_options, PLAN, None)
-        # The workers report this error.
+        # The workers run into the same error and report it.
         with suppress(BenchError):
             run.plan = self._make_plan(environment.parsed_options or Namespace())
             environment.stop_timeout = environment.stop_timeout or run.plan.grace_s
@@ -184,7 +190,8 @@ class Conductor:
             self._hosts.begin(run.plan.workdir if run.plan and run.plan.bind else None)
 
     def _make_plan(self, options: Namespace) -> Plan:
-        """The plan of this run; workers get it with Locust's options. Raises BenchError."""
+        """Return the plan of this run, and put it into Locust's options for the workers. Raises
+        BenchError."""
         plan = plan_of(options)
         runner = self._runner
         fleet = in_order_of_users(runner.clients) if isinstance(runner, MasterRunner) else []
@@ -201,13 +208,14 @@ class Conductor:
             self._judge = self._judge or JudgeBeside()
             folder = self._judge.begin(plan, options.result and Path(options.result).absolute())
             plan = replace(plan, workdir=folder, bind=bind if folder else None)
-        # Workers of other hosts have their own folders.
+        # Workers of other hosts use their own folders, so their plan has no workdir.
         theirs = plan if plan.bind is None else replace(plan, workdir=None)
         setattr(options, PLAN, theirs.text.decode())
         return plan
 
     def _spawned(self, user_count: int, **_: object) -> None:
-        """Locust has made all users. Those of a planned run begin when the last of them runs."""
+        """Begin the run, because Locust has created all users. The users of a planned run begin
+        when the last user runs."""
         run = self._run
         if run.has_begun or run.has_failed or run.plan is None:
             return
@@ -246,20 +254,22 @@ class Conductor:
             gevent.spawn(self._end_at, origin_ns + end_ns + TAIL_NS)
 
     def _end_at(self, due_ns: int) -> None:
-        # gevent's timers count from the beginning of the pass of its loop.
+        # gevent's timers count from the beginning of a pass of its loop, so a sleep may end too
+        # early.
         while (left_ns := due_ns - monotonic_ns()) > 0:
             gevent.sleep(left_ns / NS_PER_S)
         self.end_run()
 
     def end_run(self) -> None:
-        """End the run that has had its time. Locust goes on if another may follow."""
+        """End the run after its planned time. Locust continues if another run may follow."""
         if self._series is None:
             self._runner.quit()
         else:
             self._series.go_on()
 
     def _finish(self, **_: object) -> None:
-        """The run is to stop: take the steps of its end (ending.py)."""
+        """Take the steps of the run's end, because Locust is about to stop
+        (bench/hosts/ending.py)."""
         hosts = self._hosts
         runner = self._runner
         run = self._run
@@ -271,7 +281,8 @@ class Conductor:
         try:
             if plan is not None and plan.workdir is not None:
                 note_ending(plan.workdir)
-            # Otherwise Locust would spawn the users of a worker that leaves now on the others.
+            # Without this state, Locust would move the users of a leaving worker to the other
+            # workers.
             runner.update_state(STATE_STOPPING)
             self._await_reports(run, run.ending, hosts)
             if plan is not None:
@@ -281,7 +292,8 @@ class Conductor:
             run.over.set()
 
     def _await_reports(self, run: ConductedRun, ending: Ending, hosts: Hosts) -> None:
-        """Ask every worker to finish, and wait until each has sent its last report or is lost."""
+        """Ask every worker to finish. Wait until each worker has sent its last report or is
+        lost."""
         for node in ending.at(Progress.WORKING):
             self._runner.send_message(FINISH, None, node)
         grace_s = 0.0
@@ -308,17 +320,18 @@ class Conductor:
             gevent.sleep(LOOK_S)
 
     def _is_gone(self, hosts: Hosts, node: str) -> bool:
-        """Whether worker `node` will never finish.
+        """Return whether worker `node` will never finish.
 
-        Locust notices a lost worker after 4 s. The kernel knows at once about a process of this
-        host.
+        Locust notices a lost worker after 4 s. For a process of this host, the kernel knows at
+        once.
         """
         plan = self._run.plan
         all_here = plan is not None and plan.workdir is not None and plan.bind is None
         return hosts.is_gone(node) or (all_here and hosts.is_dead(node))
 
     def _note_here(self, msg: Message, **_: object) -> None:
-        """Note that a worker has come, or that it begins its part of the run."""
+        """Note that a worker has connected, or that it begins its part of the run. A worker that
+        connects after the start of a planned run is sent away."""
         node = msg.node_id
         plan = self._run.plan
         if self._hosts is None or not self._is_running:
@@ -350,7 +363,8 @@ class Conductor:
         self._run.stop_ns = self._run.stop_ns or monotonic_ns()
 
     def _end(self) -> None:
-        """Everything from the run has arrived, so judge it unless it has failed."""
+        """Judge the run, because all of its data has arrived. If the run has failed, do not judge
+        it."""
         judge = self._judge
         self._judge = None
         self._is_running = False
@@ -361,13 +375,13 @@ class Conductor:
         elif self._environment.web_ui is not None:
             gevent.spawn(self._conclude, judge, self._run)
         else:
-            # Judging may take longer than Locust's end may.
+            # Judging may take longer than the limit for Locust's shutdown.
             end_within(JUDGE_S + END_S)
             self._conclude(judge, self._run)
             end_within(END_S)
 
     def _conclude(self, judge: JudgeBeside, run: ConductedRun) -> None:
-        """Judge a run. The page shows the verdict unless the next run has begun."""
+        """Judge a run. The web page shows the verdict, unless the next run has already begun."""
         verdict = judge.judge(run.stop_ns)
         if verdict.exit_code == VIOLATED.exit_code:
             self._environment.process_exit_code = VIOLATED.exit_code
@@ -377,14 +391,14 @@ class Conductor:
             self.told = verdict
 
     def _quit(self, **_: object) -> None:
-        """Print the verdict as the last line, after the tables of Locust."""
+        """Log the verdict as the last line, after the tables of Locust."""
         if self._judge is not None:
             self._judge.close()
         if self._environment.web_ui is None:
             _tell(self.told)
 
     def _fail(self, msg: Message, **_: object) -> None:
-        """End the run with one sentence, because a process cannot go on."""
+        """End the run with the error message of a process that cannot continue."""
         if self._run.has_failed:
             return
         self._run.has_failed = True

@@ -1,15 +1,16 @@
-"""Resources, times and arrivals of callers: *skew, hold, think; rate, spacing; seed → endless draws
-and schedules*.
+"""The resources, times and arrivals of callers: *skew, hold, think; rate, spacing; seed → endless
+draws and schedules*.
 
 Rules
-- numpy draws in chunks, and a C iterator hands out the draws in about 20 ns each. The draws wait in
-  arrays, which take a quarter of the processor cache that integer objects would take.
-- Every caller has its own streams. Their seed is (seed, caller, purpose). So a run repeats in
-  whatever order its callers run.
-- Resource 0 is the most frequent one under every skew but `own`. The skew `own` gives each caller
-  its own resource. Caller i of worker p of P has resource i·P + p. A caller too many is refused.
-- Every worker computes the whole schedule and takes every P-th start. The shares do not overlap,
-  and together they are complete.
+- numpy draws in chunks, and a C iterator hands out each draw in about 20 ns. Arrays hold the draws,
+  because arrays need only a quarter of the processor cache that integer objects need.
+- Every caller has its own random streams with the seed (seed, caller, purpose). So every repeat of
+  a run makes the same draws, even if the callers run in another order.
+- Resource 0 is the most frequent resource under the skews `zipf` and `hot`. The skew `own` gives
+  each caller its own resource. Caller i of worker p of P workers has resource i·P + p. If there are
+  more callers than resources, `own` raises an error.
+- Every worker computes the whole schedule and takes every P-th start. So each start belongs to
+  exactly one worker.
 
 Source: Zipf's law P(k) ∝ 1/k^s over the resources; lognormal by its median and sigma.
 """
@@ -29,21 +30,21 @@ from lockcore.clock import NS_PER_MS, NS_PER_S
 Seat = tuple[int, int]
 ALONE: Seat = (0, 1)
 Sampler = Callable[[np.random.Generator, int], np.ndarray]
-# of the operations of a shared run
+# In a run with readers and writers, this share of the operations belongs to readers.
 READERS = 0.9
-# The longest delay. It cuts heavy tails, because int64 must hold every delay.
+# The longest delay. It limits heavy tails, because every delay must fit into an int64.
 _LONGEST_NS = 86_400 * NS_PER_S
 
 
 def resource_sampler(skew: Skew, resources: int) -> Sampler:
     """Return a function that draws arrays of resource indices (0 ≤ index < `resources`).
 
-    Build it once per process.
+    Call this once per process.
     """
     if skew.kind == "zipf":
         weights = np.arange(1, resources + 1, dtype=np.float64) ** -skew.value
         shares = np.cumsum(weights / weights.sum())
-        # Rounding may leave another number here.
+        # Without this line, rounding could leave a number other than 1.
         shares[-1] = 1.0
         return lambda generator, size: np.searchsorted(shares, generator.random(size), side="right")
     if skew.kind == "hot":
@@ -54,7 +55,7 @@ def resource_sampler(skew: Skew, resources: int) -> Sampler:
 
 
 def delay_sampler(delay: Delay) -> Sampler | None:
-    """Return a function that draws times in whole ns. None: the delay is zero."""
+    """Return a function that draws times in whole ns, or None if the delay is zero."""
     scale_ns = delay.ms * NS_PER_MS
     if not scale_ns:
         return None
@@ -73,7 +74,7 @@ def _is_reader(generator: np.random.Generator, size: int) -> np.ndarray:
 
 
 class Contention:
-    """The choices of all callers of one process."""
+    """The random choices of all callers of one process."""
 
     def __init__(
         self,
@@ -108,28 +109,31 @@ class Contention:
         return self._draws(self._resources, caller, 1) if self._resources else repeat(0)
 
     def holds_ns(self, caller: int) -> Iterator[int] | None:
-        """Yield, without end, how long (ns) `caller` works under each lock. None: it does not."""
+        """Yield, without end, how long (ns) `caller` works under each lock. Return None instead if
+        the hold is zero."""
         return self._draws(self._hold, caller, 2) if self._hold else None
 
     def thinks_ns(self, caller: int) -> Iterator[int] | None:
-        """Yield, without end, how long (ns) `caller` rests after an operation. None: never."""
+        """Yield, without end, how long (ns) `caller` rests after each operation. Return None
+        instead if there is no think time."""
         return self._draws(self._think, caller, 3) if self._think else None
 
     def readers(self, caller: int) -> Iterator[int]:
-        """Yield, without end, 1 where the operation of `caller` is a reader's, 0 where it is a
-        writer's."""
+        """Yield, without end, one number for each operation of `caller`: 1 for a reader, 0 for a
+        writer."""
         return self._draws(_is_reader, caller, 4)
 
     def _draws(self, sampler: Sampler, caller: int, stream: int) -> Iterator[int]:
         generator = np.random.default_rng([self._seed, caller, stream])
-        # The first chunks are small, so many callers with few operations need little memory.
+        # The first chunks are small. So even many callers need little memory if each makes few
+        # operations.
         sizes = chain((16, 32, 64, 128, 256), repeat(512))
         return chain.from_iterable(
             array("q", sampler(generator, size).astype(np.int64).tobytes()) for size in sizes
         )
 
 
-# How many arrivals of the whole schedule are drawn at once, in about 30 µs.
+# The number of arrivals of the whole schedule that are drawn at once. This takes about 30 µs.
 CHUNK = 1024
 
 
@@ -139,8 +143,8 @@ def offsets_ns(
     """Yield, without end, the start times of worker `part` of `parts` (ns after the origin,
     ascending).
 
-    These are every `parts`-th start of the whole schedule. `rate_per_s` > 0 is the rate of all
-    workers together. `spacing` is `fixed` or `poisson`.
+    The worker gets every `parts`-th start of the whole schedule. `rate_per_s` > 0 is the rate of
+    all workers together. `spacing` is `fixed` or `poisson`.
     """
     numbered = zip(count(0, CHUNK), _chunks(rate_per_s, spacing, seed), strict=False)
     return chain.from_iterable(

@@ -1,8 +1,9 @@
-"""How a load process ends: *a signal, a time limit, or a recipe that never yields → an orderly end,
-or an end with an error message*.
+"""The ways in which a load process ends: *a signal, a time limit, or a recipe that never yields →
+an orderly end, or an end with an error message*.
 
-Python's own SIGINT handler raises inside the code that runs, for example between a grant and the
-assignment of its lease. With this module, Ctrl-C comes between two passes of the hub.
+Python's own SIGINT handler raises an exception in the middle of running code, for example between a
+grant and the assignment of its lease. With this module, Ctrl-C takes effect between two passes of
+the hub.
 """
 
 import logging
@@ -20,9 +21,10 @@ from bench.workloads.launch import note_failure
 from bench.workloads.worker import Worker
 from lockcore.clock import NS_PER_S, monotonic_ns
 
-# A caller that has used a core for so long has let no other greenlet run.
+# If no other greenlet ran while this process used a core for this time, a caller is stuck.
 OWN_TIME_NS = NS_PER_S // 2
-# Two looks end before a master misses the heartbeats of this process.
+# The time between two checks (s). Two checks fit into the time before a master misses the
+# heartbeats of this process.
 LOOK_S = 1
 logger = logging.getLogger(__name__)
 
@@ -30,8 +32,8 @@ logger = logging.getLogger(__name__)
 def interrupt_main_only(is_starting: Callable[[], bool]) -> None:
     """Install the handler for Ctrl-C in this process.
 
-    While `is_starting()` is true, Locust does not catch the interrupt. The process then exits
-    with 130.
+    While `is_starting()` is true, Locust would not catch the interrupt, so the process exits with
+    130.
     """
     numbers = count(1)
 
@@ -51,21 +53,23 @@ def interrupt_main_only(is_starting: Callable[[], bool]) -> None:
 
 
 def end_within(seconds: float) -> None:
-    """Let the kernel end this process (SIGALRM) after `seconds`, even while it waits."""
+    """Let the kernel end this process by SIGALRM after `seconds`, even if the process is
+    waiting."""
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.alarm(max(1, int(seconds)))
 
 
-# A recipe that never yields keeps the hub for itself. Then no greenlet runs, no message of Locust
-# is read, and a watching greenlet would be stuck like all others. The kernel's alarm still comes,
-# because Python runs its handler between two steps of whatever runs. The probe's mark shows
-# whether anybody else ran. Time spent waiting for a core is left out, so that a busy machine ends
-# no healthy process.
+# If a recipe never yields, the hub never runs. Then no other greenlet runs, and Locust reads no
+# messages. A greenlet that watches for this case would be stuck, too. The kernel's alarm still
+# works, because Python runs the alarm's handler between two steps of the running code. The time of
+# the probe's last check shows whether another greenlet ran. Time spent waiting for a core is left
+# out, so a busy machine does not end a healthy process.
 def end_when_stuck(worker: Worker, leader: int | None) -> None:
     """Check at each SIGALRM whether more than one caller has run in this process.
 
-    After two checks without progress, this process ends with an error message. It then also sends
-    SIGTERM to the process `leader`. Time spent waiting for a core does not count.
+    After two checks without progress, this process ends with an error message. Before it ends, it
+    sends SIGTERM to the process `leader`, if there is one. Time spent waiting for a core does not
+    count.
     """
     seen_ns = -1
     in_vain = 0
@@ -75,7 +79,7 @@ def end_when_stuck(worker: Worker, leader: int | None) -> None:
         nonlocal seen_ns, in_vain, since_ns
         if worker.is_ending:
             return
-        # All time except the time spent waiting for a core.
+        # This is the elapsed time without the time spent waiting for a core.
         own_ns = monotonic_ns() - scheduled_ns()[1]
         if worker.probe.looked_ns != seen_ns:
             seen_ns = worker.probe.looked_ns
@@ -97,7 +101,7 @@ def _end_stuck(recipe: str, leader: int | None) -> None:
         "or a release must wait for "
         "something by gevent"
     )
-    # The interrupted code may be in the middle of a print, so this writes past `sys.stderr`.
+    # The interrupted code may be in the middle of a print, so this code bypasses `sys.stderr`.
     os.write(2, f"lockbench: {error}\n".encode())
     note_failure(error)
     if leader is not None:

@@ -1,7 +1,7 @@
-"""Telemetry of a plain `locust` worker, which has no follower: *the worker's folder → OTLP, sent by
-a process beside it*.
+"""The telemetry of a plain `locust` worker: *the worker's folder → OTLP, sent by a separate
+process*. In other runs, the follower of the run sends the telemetry.
 
-This module is imported only if OTEL_* variables ask for telemetry. Its messages go to Locust's log.
+This module is imported only if OTEL_* variables request telemetry. Its messages go to Locust's log.
 """
 
 import logging
@@ -29,8 +29,8 @@ logger = logging.getLogger(__name__)
 class ExportOrder:
     """The order to the exporter.
 
-    `folder`: the folder of the worker to export. `worker`: the number of the worker on its host.
-    `targets`, `run`: the servers and the run of the worker.
+    `folder`: the folder that the worker writes. `worker`: the number of the worker. `targets`: the
+    servers. `run`: the worker's run.
     """
 
     folder: Path
@@ -42,7 +42,7 @@ class ExportOrder:
 def export_beside(plan: Plan, index: int, folder: Path, workers: int) -> Callable[[], None]:
     """Export the files that worker `index` of `workers` writes into `folder`.
 
-    Returns a function. Call it when the files are complete.
+    Returns a function that ends the export. Call this function when the files are complete.
     """
     child = Child("the exporter", __name__)
 
@@ -68,13 +68,13 @@ def main() -> int:
     if order is None or settings is None:
         return 0
     try:
-        # One exporter of a host is enough to ask the servers.
+        # It is enough that one exporter asks the servers, so only that of worker 0 does.
         watch = InfoWatch(order.targets) if order.worker == 0 else None
         facts = inspect(order.targets, allow_missing=True)
         run = order.run.on_servers(
             facts, databases_of(order.targets), f"-{order.worker}-{os.getppid()}"
         )
-        # Each worker of a host has its own page. The pages have consecutive ports.
+        # Each worker has its own metrics page. The ports of the pages are consecutive.
         if settings.page is not None:
             host, port = settings.page
             settings = replace(settings, page=(host, port + order.worker if port else 0))
@@ -83,7 +83,7 @@ def main() -> int:
         sys.stderr.write(f"{error}\n")
         return error.exit_code
     exporter.start()
-    # No other order comes. The run ends when the pipe closes.
+    # No further order follows. The run ends when the pipe closes.
     next(orders(str), None)
     sys.stderr.writelines(f"{warning}\n" for warning in exporter.finish())
     return 0

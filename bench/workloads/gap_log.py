@@ -1,7 +1,7 @@
-"""How a load process notices that it did not run: *a look at its clocks every 10 ms → gaps and
-pauses in a file*.
+"""The log of the times in which a load process did not run: *a check of its clocks every 10 ms →
+gaps and pauses in a file*.
 
-The thread that has the hub makes all looks. measure/gaps.py defines gaps and pauses. Sources:
+The thread of the hub makes all checks. measure/gaps.py defines gaps and pauses. Sources:
 Documentation/scheduler/sched-stats.rst of Linux (the second number of schedstat), clock_gettime(2).
 """
 
@@ -15,7 +15,7 @@ from bench.measure.grown import Grown
 
 
 class GapLog:
-    """The file of the gaps of this process, which is worker `worker`."""
+    """The file with the gaps and pauses of this process, which is worker `worker`."""
 
     def __init__(self, workdir: str | os.PathLike[str], worker: int) -> None:
         self._file = Grown(Path(workdir) / f"{GAPS}-{worker}-{os.getpid()}.bin")
@@ -29,16 +29,17 @@ class GapLog:
         self._ran_ns = time.thread_time_ns()
         self._waited_ns = self._waited()
 
-    # A process that does not run cannot notice it while it lasts, so this compares clocks
-    # afterwards. The time since the look was due, less the CPU time used, is time in which it did
-    # not run. The kernel counts how much of that it waited for a core. Only the rest is a gap. A
-    # late timer alone proves nothing, because a busy core has the same effect. The count never
-    # begins before the last look, so no time is counted twice.
+    # A process cannot notice a stop during the stop, so this method compares clocks afterwards. It
+    # takes the time since the check was due and subtracts the CPU time used. In the remaining time,
+    # the process did not run. The kernel counts the part of this time in which the process waited
+    # for a core. Only the rest is a gap. A late timer alone proves nothing, because a busy core has
+    # the same effect. The time never begins before the previous check, so no time is counted twice.
     def look(self, due_ns: int, now_ns: int, waited_ns: int = 0, *, idle: bool = False) -> None:
-        """Make a look that was due at `due_ns`.
+        """Make a check that was due at `due_ns`.
 
-        `waited_ns`: how far the clock of the record is behind. `idle`: another process has the time
-        slice, and this process makes no load. Raises EnvironmentNotReadyError if the disk is full.
+        `waited_ns`: how far the process's own time is behind the monotonic clock. `idle`: another
+        process has the time slice, so this process makes no load. Raises EnvironmentNotReadyError
+        if the disk is full.
         """
         ran_ns = time.thread_time_ns()
         core_ns = self._waited()
@@ -63,7 +64,8 @@ class GapLog:
             self._waits = None
 
     def _waited(self) -> int:
-        """How long this thread has waited for a core (ns). 0: the kernel does not count it."""
+        """Return how long this thread has waited for a core (ns), or 0 if the kernel does not count
+        this time."""
         return 0 if self._waits is None else int(os.pread(self._waits, 100, 0).split()[1])
 
     def _keep(self, *row: int) -> None:

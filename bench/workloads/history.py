@@ -1,8 +1,8 @@
-"""The history of the callers of one process: *operations → records, votes, lost attempts,
-impossible values of the recipe; counts in Locust's table*.
+"""The history of the callers of one process: *operations → records, votes, lost attempts and
+misreports; counts in Locust's table*.
 
-Callers only append. All other work happens once a second, in pieces of about 100 µs, or at the end.
-Every record is counted exactly once.
+Callers only append to the history. All other work happens once a second in pieces of about 100 µs,
+or at the end of the run. Every record is counted exactly once.
 """
 
 from collections import Counter
@@ -20,15 +20,15 @@ from bench.workloads.table import FOLD, Row, acquires_of, releases_of
 from bench.workloads.turns import RingPlace
 from lockcore.clock import NS_PER_MS, monotonic_ns
 
-# How many votes are patched at once.
+# The number of votes that are patched at once.
 PATCH = 64
 SETTLE_S = 0.002
 
 
 class WorkerHistory:
-    """The record of worker `index` in `workdir`, and its two rows of Locust's table.
+    """The history of worker `index` in `workdir`, and the worker's two rows of Locust's table.
 
-    Raises EnvironmentNotReadyError if it cannot create a file.
+    Raises EnvironmentNotReadyError if a file cannot be created.
     """
 
     def __init__(
@@ -52,11 +52,11 @@ class WorkerHistory:
         self.begun = Begun(workdir, index)
         votes = PackedVotes()
         self.open = OpenVotes(self.recorder.patch_votes, votes)
-        # Impossible values that the recipe reported, by message.
+        # The number of impossible values that the recipe reported, by message.
         self.misreports: Counter[str] = Counter()
-        # Operations that the end of the run cut off.
+        # The number of operations that the end of the run cut off.
         self.cuts = 0
-        # Records that are counted in Locust's table.
+        # The number of records that are already counted in Locust's table.
         self._folded = 0
         self.books = Books(
             recorder=self.recorder,
@@ -77,28 +77,29 @@ class WorkerHistory:
         self.misreports[sentence] += 1
 
     def cut(self) -> None:
-        """Count an acquire that ended with its caller."""
+        """Count an acquire that was cut off because its caller ended."""
         self.cuts += 1
 
     def lost(self, resource: int, times_ns: Sequence[int]) -> None:
-        """Keep the start times of the lost attempts of one acquire."""
+        """Store the start times of the lost attempts of one acquire."""
         waited_ns = self._turns.waited_ns if self._turns else 0
         self.begun.lost(resource, [time_ns - waited_ns for time_ns in times_ns])
 
     # -- once a second -----------------------------------------------------------------------------
 
     def patch(self) -> Iterator[None]:
-        """Patch the votes of rounds that have closed since the last call, a few at a time."""
+        """Patch the votes of the rounds that have closed since the last call. Yield after every few
+        rounds."""
         for _ in range(0, len(self.open), PATCH):
             self.open.look(PATCH)
             yield
 
     def fold(self) -> Iterator[None]:
-        """Count the records that exist now, some operations at a time.
+        """Count the records that exist now. Yield after every few records.
 
-        Records that arrive during the count are for the next second. Each pause brings new records.
-        So in an overload a loop until none were left had no end, and all later work waited for 8 s
-        and more.
+        Records that arrive during the count are left for the next second. New records arrive at
+        each pause of this loop. In an overload, a loop that waited until no records were left did
+        not end, and all later work was delayed by 8 s and more.
         """
         until = self.recorder.written
         while len(records := self.recorder.read(self._folded, min(FOLD, until - self._folded))):
@@ -113,7 +114,8 @@ class WorkerHistory:
         self.releases.report(self._stats)
 
     def forget(self, segments_kept: int) -> None:
-        """Remove all but the last segments of the record."""
+        """Remove all segments of the record except the last `segments_kept`. The lost attempts are
+        then removed, too."""
         segments = sorted(
             self.workdir.glob("history-*.bin"), key=lambda path: path.stat().st_mtime_ns
         )
@@ -124,7 +126,7 @@ class WorkerHistory:
     # -- at the end --------------------------------------------------------------------------------
 
     def settle(self, timeout_ms: float) -> None:
-        """Give open rounds up to twice `timeout_ms` to close, then count everything."""
+        """Wait up to twice `timeout_ms` for open rounds to close. Then count everything."""
         deadline_ns = monotonic_ns() + 2 * int(timeout_ms * NS_PER_MS)
         self.open.look(len(self.open))
         while len(self.open) and monotonic_ns() < deadline_ns:
@@ -136,7 +138,8 @@ class WorkerHistory:
         self.report()
 
     def close(self) -> None:
-        """Close the files. Only afterwards can the times be shifted to own time."""
+        """Close the files. If the process shared time slices, then shift the recorded times to its
+        own time."""
         self.recorder.close()
         self.begun.close()
         if self._turns is not None:

@@ -1,10 +1,11 @@
-"""Locust as a separate process: *a plan → a running Locust; its end, or the error that ended it*.
+"""Locust as a separate process: *a plan → a running Locust; its end, or the error that ended the
+run*.
 
 Rules
 - This module imports neither Locust nor gevent, because they patch the whole process.
-- Locust and its workers form one process group and end with us. Each asks the kernel for a SIGTERM
-  at its parent's death, so Locust can give its locks back. Start Locust in a thread that lives as
-  long as the run.
+- Locust and its workers form one process group and end with this process. Each process asks the
+  kernel for a SIGTERM when its parent dies, so Locust can give its locks back. Start Locust in a
+  thread that lives as long as the run.
 - Locust has no web UI and writes only into the plan's folder. The master's port is on loopback
   unless other hosts take part.
 - Locust reads only its command line. It ignores its files (bare_locust.py) and LOCUST_ variables.
@@ -35,18 +36,18 @@ from bench.workloads.plan import PLAN_VARIABLE, Plan, in_memory, planned
 
 LOG_FILE = "locust.log"
 TABLE_FILE = "locust.json"
-# The file in Locust's folder that says why Locust ended the run, and the exit code.
+# This file in Locust's folder has the reason why Locust ended the run, and the exit code.
 FAILURE_FILE = "failure.json"
 _BARE = Path(__file__).with_name("bare_locust.py")
 _LOCUSTFILE = Path(__file__).with_name("locustfile.py")
 # Without -P, Locust would look for its imports in the folder of bare_locust.py first.
 _LOCUST = (sys.executable, "-P", str(_BARE), "-f", str(_LOCUSTFILE))
 _LOG_LINES = 12
-# The variable that names the socket for the plans of later runs.
+# This environment variable names the socket that brings the plans of later runs.
 SERIES_VARIABLE = "LOCKBENCH_SERIES"
-# The message that a run of a series has ended.
+# This message says that a run of a series has ended.
 OVER = b"over\n"
-# How long workers of other hosts may take to come.
+# Workers of other hosts must connect within this time.
 WORKERS_S = 300.0
 _GROUP_ENDS_S = 3.0
 _ERRORS = {
@@ -55,14 +56,14 @@ _ERRORS = {
 
 
 def command_line(plan: Plan) -> list[str]:
-    """The command that runs `plan`, which must have a workdir."""
+    """Return the command that runs `plan`. The plan must have a workdir."""
     assert plan.workdir is not None
     users = plan.scenario.users
     processes = plan.scenario.processes
     words = [*_LOCUST, "--headless", "--only-summary"]
     words += ["-u", str(users), "-r", str(users), "--stop-timeout", f"{plan.grace_s:.0f}"]
-    # Locust gets the bare name of the file. An orphaned Locust may end after the clean-up. With a
-    # path it would then make the folder again.
+    # Locust gets the file's name without a folder. An orphaned Locust may end after the clean-up,
+    # and with a path it would create the folder again.
     words += ["--json-file", TABLE_FILE.removesuffix(".json"), "--exit-code-on-error", "0"]
     bind = plan.bind
     if bind is not None:
@@ -85,10 +86,11 @@ def command_line(plan: Plan) -> list[str]:
 
 
 def join(host: str, port: int, processes: int, note: Path) -> subprocess.Popen[bytes]:
-    """Start a Locust that waits for the master at `host`, works for it, and ends with us.
+    """Start a Locust that waits for the master at `host` and works for this master. It ends when
+    this process ends.
 
-    It logs to stderr. Once it has its plan, the file `note` says whether another run may follow:
-    `MORE` or `LAST`.
+    Locust logs to stderr. When Locust has received its plan, the file `note` says whether another
+    run may follow: `MORE` or `LAST`.
     """
     words = [*_LOCUST, "--worker", "--master-host", host, "--master-port", str(port)]
     words += ["--processes", str(processes)] if processes > 1 else []
@@ -106,24 +108,26 @@ def _environment(environ: Mapping[str, str], **more: str) -> dict[str, str]:
 
 
 def note_of(error: BenchError) -> dict[str, str | int]:
-    """The message about `error` from one process to another."""
+    """Return the message that describes `error` to another process."""
     return {"sentence": str(error), "exit_code": error.exit_code}
 
 
 def error_of(sentence: str, exit_code: int, **_more: object) -> BenchError:
-    """The error in a message of `note_of`. Another version may send more fields."""
+    """Return the error that a message of `note_of` describes. Another version of lockbench may send
+    more fields."""
     return _ERRORS.get(exit_code, EnvironmentNotReadyError)(sentence)
 
 
 def note_failure(error: BenchError) -> None:
-    """Tell `lockbench run`, if it started this Locust, why the run ends. The first fault stays."""
+    """Tell `lockbench run` why the run ends, if it started this Locust. Only the first fault is
+    stored."""
     if planned(os.environ):
         with contextlib.suppress(OSError), Path(FAILURE_FILE).open("x", encoding="utf-8") as file:
             json.dump(note_of(error), file)
 
 
 class LocustProcess:
-    """A started Locust with its workers. `close` must be called."""
+    """A running Locust with its workers. Its owner must call `close`."""
 
     def __init__(
         self,
@@ -133,10 +137,11 @@ class LocustProcess:
         folder: Path | None = None,
         channel: int | None = None,
     ) -> None:
-        """Start Locust on the plan and return at once. Raises EnvironmentNotReadyError.
+        """Start Locust with the plan and return at once. Raises EnvironmentNotReadyError.
 
-        `folder`: where it runs and keeps its log; None: in the plan's workdir. `channel`: a socket
-        that brings the plans of later runs (series.py); None: this run is its only one.
+        `folder`: the folder in which Locust runs and keeps its log. None: the plan's workdir.
+        `channel`: a socket that brings the plans of later runs (series.py). None: this Locust makes
+        only one run.
         """
         assert plan.workdir is not None
         self._workdir = plan.workdir if folder is None else folder
@@ -171,7 +176,7 @@ class LocustProcess:
             os.close(text)
 
     def wait(self, timeout_s: float | None = None) -> int | None:
-        """Wait up to `timeout_s` (None: without end) for Locust's end.
+        """Wait up to `timeout_s` for Locust's end. None: wait without a limit.
 
         Returns the exit code, or None if Locust still runs.
         """
@@ -181,13 +186,15 @@ class LocustProcess:
             return None
 
     def interrupt(self) -> None:
-        """Ask Locust to end in order, so that it gives its locks back and writes its notes."""
+        """Ask Locust to end in order. Then it gives its locks back and writes its notes."""
         self._process.send_signal(signal.SIGINT)
 
     def close(self) -> None:
-        """Wait until no process of the group is left. After 3 s, kill the workers that remain.
+        """End Locust if it still runs, and wait until no process of the group is left.
 
-        A second call does nothing, because the group's number may belong to other processes then.
+        If Locust itself has ended, its workers get 3 s to end. After that, or at once if Locust
+        still runs, the whole group is killed. A second call does nothing, because the group's
+        number may belong to other processes by then.
         """
         if self._is_closed:
             return
@@ -195,16 +202,17 @@ class LocustProcess:
         with contextlib.suppress(ProcessLookupError):
             while time.monotonic() < deadline_s:
                 os.killpg(self._process.pid, 0)
-                # Orphaned workers are not our children, so no system call waits for their end.
+                # Orphaned workers are not children of this process, so no system call can wait for
+                # their end.
                 time.sleep(0.01)
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
         self._is_closed = True
 
     def failure(self) -> BenchError | None:
-        """Why the run failed, once Locust has ended. None if it did not fail.
+        """Return why the run failed, or None if it did not fail. Call this after Locust's end.
 
-        The text is Locust's own message, or the end of its log if there is no message.
+        The error has Locust's own message. If there is none, it has the end of Locust's log.
         """
         with contextlib.suppress(OSError, ValueError):
             return error_of(
@@ -217,37 +225,40 @@ class LocustProcess:
         return EnvironmentNotReadyError(f"Locust {ending}; the end of its log:\n{self.log_tail()}")
 
     def log_tail(self) -> str:
-        """The last lines that Locust wrote."""
+        """Return the last lines of Locust's log."""
         text = (self._workdir / LOG_FILE).read_text(encoding="utf-8", errors="replace")
         lines = [line for line in text.splitlines() if line.strip()] or ["(it said nothing)"]
         return "\n".join(f"  {line}" for line in lines[-_LOG_LINES:])
 
 
 class Load(Protocol):
-    """A load that can be followed to its end."""
+    """A running load that a leader can follow to its end."""
 
     def wait(self, timeout_s: float | None = None) -> int | None:
-        """Wait up to `timeout_s` for its end: its exit code, None if it still runs."""
+        """Wait up to `timeout_s` for the load's end. Return its exit code, or None if it still
+        runs."""
 
     def interrupt(self) -> None:
-        """Ask it to end in order."""
+        """Ask the load to end in order."""
 
     def close(self) -> None:
-        """Leave no process of the load behind, unless the next run of a series may use it."""
+        """End all processes of the load. Only a process that the next run of a series can use may
+        stay."""
 
     def failure(self) -> BenchError | None:
-        """Why the load failed, once it has ended. None if it did not fail."""
+        """Return why the load failed, or None if it did not fail. Call this after the load's
+        end."""
 
     def log_tail(self) -> str:
-        """The last lines of its log."""
+        """Return the last lines of the load's log."""
 
 
 class LocustSeries:
-    """One Locust for many runs, one after the other. `close` must be called.
+    """One Locust for many runs, one after the other. Its owner must call `close`.
 
-    A new Locust needs two to five seconds to start and end, which is longer than a short probe. In
-    a series, only the test inside Locust begins anew. Each run has its own users, connections and
-    record, so the judge treats it as any other run.
+    A new Locust needs two to five seconds to start and end, which is longer than a short probe of
+    `capacity`. In a series, only the test inside Locust begins again. Each run has its own users,
+    connections and record, so the judge treats it like any other run.
     """
 
     def __init__(self) -> None:
@@ -255,18 +266,18 @@ class LocustSeries:
         self._process: LocustProcess | None = None
         self._ours: socket.socket | None = None
 
-    # The Locust of the last run may have ended, be about to quit, or end at this very moment. A
-    # check before sending notices the first two cases. In the third case only the send fails, with
-    # a broken channel. So this error is not a failure here, and a new Locust starts. A check alone
-    # would leave a gap in which a plan goes to a Locust that no longer reads.
+    # Before a new run, the Locust of the last run may have ended, may be about to quit, or may end
+    # at this moment. The check before the send notices the first two cases. In the third case, the
+    # send fails with a broken channel. This error is not a failure, and a new Locust starts. With
+    # the check alone, a plan could go to a Locust that no longer reads.
     def begin(self, plan: Plan, environ: Mapping[str, str] = os.environ) -> "SeriesRun":
         """Start the run of `plan` and return at once.
 
-        It runs in the present Locust if there is one, else in a new one. All plans of a series have
-        the same number of processes. Raises EnvironmentNotReadyError.
+        The run uses the present Locust if it is usable. Otherwise it uses a new Locust. All plans
+        of a series must have the same number of processes. Raises EnvironmentNotReadyError.
         """
         if self._process is not None and self._ours is not None and self._is_sound(self._process):
-            # Locust may end at this moment. Then a new one starts.
+            # Locust may end at this moment. Then a new Locust starts.
             with contextlib.suppress(ConnectionError):
                 self._ours.sendall(plan.text + b"\n")
                 return SeriesRun(self._process, self._ours)
@@ -279,15 +290,15 @@ class LocustSeries:
         return SeriesRun(self._process, self._ours)
 
     def close(self) -> None:
-        """End Locust. Between two runs it holds nothing that must be given back."""
+        """End Locust. Between two runs, Locust holds no locks that it must give back."""
         self._end()
         self._guard.close()
 
     @staticmethod
     def _is_sound(process: LocustProcess) -> bool:
-        """Whether this Locust can make another run.
+        """Return whether this Locust can make another run.
 
-        One that has told a failure is about to quit.
+        A Locust that has reported a failure is about to quit.
         """
         return process.wait(0) is None and process.failure() is None
 
@@ -301,7 +312,7 @@ class LocustSeries:
 
 
 class SeriesRun:
-    """One run of a series, to be followed as a `LocustProcess` is."""
+    """One run of a series. It can be followed in the same way as a `LocustProcess`."""
 
     def __init__(self, process: LocustProcess, channel: socket.socket) -> None:
         self._process = process
@@ -309,15 +320,15 @@ class SeriesRun:
         self._is_over = False
         self._is_interrupted = False
 
-    # A channel that can be read means one of two things: the run is over, or Locust has died and
-    # closed it. `recv` tells them apart, because a closed channel gives no bytes. The kernel may
-    # need a moment until the exit code of the dead process is there, so this waits up to a second
-    # for it. Without that wait, a dead Locust could count as running for one more look.
+    # If the channel is readable, either the run is over, or Locust has died and the channel is
+    # closed. `recv` distinguishes the two cases, because a closed channel gives no bytes. The exit
+    # code of a dead process may arrive a moment later, so this method waits up to a second for it.
+    # Without that wait, a dead Locust could count as running until the next check.
     def wait(self, timeout_s: float | None = None) -> int | None:
         """Wait up to `timeout_s` for the end of this run or of Locust.
 
-        Returns 0 if the run has ended, or Locust's exit code if Locust has. Returns None if neither
-        has ended.
+        Returns 0 if the run has ended. If Locust has ended, returns Locust's exit code. Returns
+        None if both still run.
         """
         readable, _, _ = select.select([self._channel], [], [], timeout_s)
         # A Locust that dies with an unread plan resets the connection.
@@ -330,20 +341,20 @@ class SeriesRun:
     def close(self) -> None:
         """End Locust if the run has not ended, or if it was interrupted.
 
-        After any other run, the next run may follow in the same Locust.
+        In any other case, Locust stays for the next run.
         """
         if not self._is_over or self._is_interrupted:
             self._process.close()
 
     def interrupt(self) -> None:
-        """Ask Locust to end in order; no run follows then."""
+        """Ask Locust to end in order. No further run can use this Locust."""
         self._is_interrupted = True
         self._process.interrupt()
 
     def failure(self) -> BenchError | None:
-        """Why the run failed, once Locust has ended."""
+        """Return why the run failed, or None. Call this after the end of the run or of Locust."""
         return self._process.failure()
 
     def log_tail(self) -> str:
-        """The last lines that Locust wrote."""
+        """Return the last lines of Locust's log."""
         return self._process.log_tail()

@@ -1,7 +1,7 @@
-"""The file that Locust loads, alone or for `lockbench run`: *Locust's events → a Conductor, a
-Member, or both*.
+"""The file that Locust loads, in plain Locust and for `lockbench run`: *Locust's events → a
+Conductor, a Member, or both*.
 
-An import of this file opens only the plan. The file works with the web UI, headless, with
+An import of this file opens nothing except the plan. The file works with the web UI, headless, with
 `--processes`, and with a master and workers on several hosts. Each host must have the package.
 Source: Locust's documentation, "Event hooks".
 """
@@ -21,7 +21,7 @@ from locust.env import Environment
 from locust.runners import STATE_INIT, LocalRunner, MasterRunner, WorkerRunner
 from locust.web import WebUI
 
-# The checkout may not be installed, and Locust may run in any folder.
+# The package may be a checkout that is not installed, and Locust may run in any folder.
 if str(Path(__file__).parents[2]) not in sys.path:
     sys.path.append(str(Path(__file__).parents[2]))
 
@@ -41,10 +41,10 @@ _COLOURS = {Kind.GOOD.value: "#1b7f3b", Kind.UNKNOWN.value: "#8a6100", Kind.BAD.
 
 _loader_pid = os.getpid()
 keep_fractions()
-# Whenever users are added, a worker calls this once per option. That stops everything else for
+# When users are added, a worker calls this function once per option, and all other work stops for
 # 0.1 s. The result is always the same, so a cache keeps it.
 argument_parser.default_args_dict = cache(argument_parser.default_args_dict)
-# Without its parent, a worker would try to connect for minutes.
+# If its parent died, a worker would otherwise try to connect for minutes.
 os.register_at_fork(after_in_child=lambda: die_with_parent(_loader_pid))
 if os.environ.get(PARENT_VARIABLE):
     die_with_parent()
@@ -57,12 +57,12 @@ def _connect(
     **_: object,
 ) -> None:
     options = environment.parsed_options or Namespace()
-    # Otherwise Locust's run time would count from before all imports.
+    # Without this update, Locust's run time would also count the time of all imports.
     get_hub().loop.update_now()
     headless = web_ui is None and not isinstance(runner, WorkerRunner)
     interrupt_main_only(lambda: headless and runner.state == STATE_INIT)
     if isinstance(runner, WorkerRunner):
-        # Only the master writes this file. A worker would overwrite it with its own part.
+        # Only the master may write this file. A worker would overwrite the file with its own part.
         options.json = options.json_file = None
         Member(environment, runner)
         return
@@ -122,7 +122,8 @@ def _show_verdict(web_ui: WebUI, conductor: Conductor) -> None:
 
 @contextmanager
 def _ending_when_wrong() -> Iterator[None]:
-    """End a run with wrong options, if it has no web form in which to correct them."""
+    """End this process if the options are wrong. This is for runs without a web form, where nobody
+    can correct the options."""
     try:
         yield
     except BenchError as error:

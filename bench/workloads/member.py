@@ -1,11 +1,12 @@
-"""The side of a run that has the users: *Locust's events in a local runner or worker → one Worker
+"""The part of Locust that has the users: *Locust's events in a local runner or worker → one Worker
 that begins and ends*.
 
 Rules
-- The task of a user is its whole loop, so Locust does nothing between two operations.
-- The process connects the lock when a test starts, before its users are spawned.
-- A worker finishes before its last report, so Locust's table at the master equals our counts. It
-  finishes on the conductor's message, or at its own Ctrl-C or SIGTERM, whichever comes first.
+- The task of a user is a loop over all of its operations, so Locust does nothing between two
+  operations.
+- The process connects the lock when a test starts, before Locust spawns the users.
+- A worker finishes its counts before its last report, so Locust's table at the master equals our
+  counts. The worker finishes at the conductor's message, at Ctrl-C or at SIGTERM.
 
 Source: locust.runners (WorkerRunner), locust.main (shutdown).
 """
@@ -44,11 +45,11 @@ _AFTER_GRACE_S = 15.0
 
 
 class LockUser(User):
-    """One caller."""
+    """One user of Locust, which is one caller of the lock."""
 
-    # Only Locust's page uses this, because it needs a host.
+    # Locust's web page needs a host. Nothing else uses this value.
     host = "redis://targets"
-    # A user rests so long (s) after an unexpected exception, and while there is nothing to do.
+    # A user rests this long (s) after an unexpected exception, and while it has nothing to do.
     wait_time = constant(1)
     worker: ClassVar[Worker | None] = None
     _caller: Caller | None = None
@@ -58,7 +59,7 @@ class LockUser(User):
     def cycles(self) -> None:
         """Run operations until Locust asks this user to stop, or the schedule ends.
 
-        If there is no worker, run none.
+        If there is no worker, return at once.
         """
         worker = self.worker
         if worker is None:
@@ -74,14 +75,15 @@ class LockUser(User):
         except BaseException as error:
             if self._is_asked_to_stop:
                 raise
-            # Some exceptions end a user of Locust, as its own StopUser and gevent's Timeout do.
-            # Then fewer callers than the run claims would be left, so this one rests and goes on,
-            # whatever the recipe has raised.
+            # Some exceptions end a user of Locust, for example its own StopUser and gevent's
+            # Timeout. Then the run would have fewer callers than it claims. So this user rests and
+            # continues after any exception of the recipe.
             worker.raised.note(error)
             raise RuntimeError("the recipe raised an exception") from error
 
     def stop(self, force: bool = False) -> bool:
-        """Stop as Locust does, but do not wait for a far arrival or the end of a rest.
+        """Stop in the same way as a user of Locust, but do not wait for a distant arrival or for
+        the end of a rest.
 
         Only the first call has an effect.
         """
@@ -94,13 +96,13 @@ class LockUser(User):
         return killed
 
     def on_stop(self) -> None:
-        """Free the number of this caller."""
+        """Free the number of this caller for a later caller."""
         if self._caller is not None and self.worker is not None:
             self.worker.leave(self._caller)
 
 
 class Member:
-    """Listens for one local runner or worker."""
+    """The listener for the events and messages of one local runner or worker."""
 
     def __init__(
         self,
@@ -108,7 +110,8 @@ class Member:
         runner: LocalRunner | WorkerRunner,
         end: Callable[[], None] | None = None,
     ) -> None:
-        """`end` ends a run that shares time slices. None: Locust ends with the run."""
+        """`end` is a function that ends a run with shared time slices. If it is None, Locust ends
+        with the run."""
         self._environment = environment
         self._runner = runner
         self._end = runner.quit if end is None else end
@@ -126,7 +129,8 @@ class Member:
         self._away = Away(runner) if isinstance(runner, WorkerRunner) else None
         if isinstance(runner, WorkerRunner):
             runner.register_message(FINISH, self._finish, concurrent=True)
-            # A worker that comes in the middle of a run may never get a user.
+            # A worker that joins in the middle of a run may never get a user. So it reports its
+            # presence now.
             self._say_here()
 
     def _say_here(self) -> None:
@@ -155,7 +159,8 @@ class Member:
         except BenchError as error:
             self._failed(error)
             return
-        # After Ctrl-C during the connect, Locust has stopped already, but it still spawns users.
+        # If Ctrl-C came while the recipe connected, Locust has already stopped, but it still spawns
+        # users.
         if self._quitting:
             worker.finish()
         else:
@@ -165,7 +170,8 @@ class Member:
             end_when_stuck(worker, os.getppid() if forked else None)
 
     def _seat(self, plan: Plan) -> Seat:
-        """This worker's place in the fleet. Raises UsageError if it needs a place and has none."""
+        """Return this worker's place in the fleet. Raises UsageError if the worker needs a place
+        and has none."""
         runner = self._runner
         fleet = plan.fleet
         if not isinstance(runner, WorkerRunner):
@@ -182,9 +188,10 @@ class Member:
         self._runner.send_message(FAILED, note_of(error))
 
     def _say_there(self, worker: Worker) -> None:
-        """Report how many callers run here, until the run begins.
+        """Report how many callers run in this process, until the run begins.
 
-        Locust's own report comes up to a second later, and it does not show whether they run.
+        Locust's own report comes up to a second later, and it does not show whether the users
+        really run.
         """
         reported = 0
         while self._waiting is worker and not worker.is_ending:
@@ -205,10 +212,11 @@ class Member:
             if self._worker is not None:
                 self._worker.finish()
         finally:
-            # The code that ends this process waits for this event.
+            # The code that ends this process waits for this event. So the event is set even after
+            # an error.
             self._finished.set()
         if isinstance(self._runner, WorkerRunner):
-            # Locust's worker sleeps for this time after it has stopped.
+            # Locust's worker would sleep for this time after it has stopped.
             self._environment.stop_timeout = 0.0
         else:
             self._runner.send_message(FINISHED)
@@ -226,7 +234,7 @@ class Member:
         runner = self._runner
         if not self._finished.is_set():
             if runner.state in (STATE_CLEANUP, STATE_STOPPED):
-                # Another greenlet stops the runner now.
+                # Another greenlet is already stopping the runner.
                 self._finished.wait(self._environment.stop_timeout + _AFTER_GRACE_S)
             else:
                 runner.stop()

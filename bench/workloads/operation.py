@@ -1,21 +1,22 @@
-"""One operation: *acquire, hold, release → one record*, from which everything is counted later.
+"""One operation: *acquire, hold, release → one record*. All later counts come from the records.
 
-A wheel has this file as machine code, compiled with the core (lockcore/compiled.py).
+In a wheel, this file is compiled to machine code, like the core (lockcore/compiled.py).
 
-A `Caller` acts. Its `Ledger` reads the leases and writes the record. `CallerSetting` and `Books`
-hold what is the same for every caller of a process.
+A `Caller` makes the operations. Its `Ledger` reads the leases and writes the records.
+`CallerSetting` and `Books` hold the data that all callers of a process share.
 
 Rules
-- The ledger records every finished operation, also when somebody kills the caller in the middle.
-  Under a lease, the caller first gives the lease back. In the release, the record shows that no
-  reply came. In the acquire, the operation counts as cut.
-- An acquire ends when it returns, by our own reading of the clock. The ledger reads the lease once,
-  at that moment, because the recipe may change the object or hand it out again. Only the end of the
-  lease may move later, because a watchdog renews it.
-- An impossible value is a finding about the recipe (`misreport`). The caller gives a lease without
-  times back, and the record shows an acquire that failed.
-- A caller makes the name of a resource when it needs the name. A cache of a hundred thousand names
-  would miss every time (0.7 µs a cycle).
+- The ledger records every finished operation. A kill may end the caller in the middle of an
+  operation. If the caller holds a lease, it first gives the lease back. If the release was already
+  called, the record shows that no reply came. If the acquire had not returned, the operation counts
+  as cut.
+- An acquire ends when it returns, and lockbench reads the clock itself. The ledger reads the lease
+  once at that moment, because the recipe may change the object or return it again. Only the end of
+  the lease may move later, because a watchdog may extend the lease.
+- An impossible value is a finding about the recipe (`misreport`). If a lease has no usable times,
+  the caller gives it back, and the record shows a failed acquire.
+- A caller builds the name of a resource when it needs the name. A cache of a hundred thousand names
+  would miss the processor cache every time (0.7 µs per operation).
 """
 
 from collections import deque
@@ -35,7 +36,7 @@ from lockcore.clock import monotonic_ns
 class PackedVotes(dict[Tally, int]):
     """A cache of the `votes` field of a record, by tally.
 
-    There are few different tallies, and packing one costs 0.4 µs.
+    There are few different tallies, and packing one tally costs 0.4 µs.
     """
 
     def __missing__(self, tally: Tally) -> int:
@@ -47,13 +48,15 @@ class PackedVotes(dict[Tally, int]):
 
 
 class OpenVotes:
-    """Records that were written while their rounds were open: *slots and rounds → votes, patched
-    once the rounds have closed*. `patch`: see `Recorder.patch_votes`.
+    """The records that were written while their rounds were open: *slots and rounds → votes,
+    patched after the rounds have closed*. `patch`: see `Recorder.patch_votes`.
 
-    The patch sets the bit `LATE`. Until it does, a key of a denied acquire may have existed.
+    A patch sets the bit `LATE` in the votes. The bit means that a key of a denied acquire may have
+    existed until the patch.
 
-    Each new entry beyond `KEPT` makes this class look at the oldest two. When it looked once a
-    second, it kept 50,000 leases, and each garbage collection stopped every caller for 26 to 56 ms.
+    When there are more than `KEPT` entries, each new entry makes this class check the oldest two.
+    An earlier version checked once a second and kept 50,000 leases. Then each garbage collection
+    stopped every caller for 26 to 56 ms.
     """
 
     def __init__(self, patch: Callable[[int, int], bool], votes: PackedVotes) -> None:
@@ -67,13 +70,14 @@ class OpenVotes:
         return len(self._entries)
 
     def add(self, entry: tuple[int, Counted]) -> None:
-        """Keep one more record. If there are many, look at the oldest two."""
+        """Keep one more record. If there are more than `KEPT`, check the oldest two."""
         self._entries.append(entry)
         if len(self._entries) > KEPT:
             self.look(2)
 
     def look(self, most: int, *, last: bool = False) -> None:
-        """Patch the closed rounds among the oldest `most`. `last`: patch the open ones, too."""
+        """Patch the records of the closed rounds among the oldest `most` entries. `last`: also
+        patch the records of open rounds."""
         entries = self._entries
         for _ in range(min(most, len(entries))):
             slot, won = entries.popleft()
@@ -87,28 +91,31 @@ class OpenVotes:
                     self._tally = tally
                 self._patch(slot, self._packed | LATE)
             except Exception:  # noqa: BLE001, S112
-                # The round belongs to another package. Its votes stay undecided.
+                # The round is an object of another package and raised an exception. The votes stay
+                # undecided.
                 continue
 
 
 class Places(Protocol):
-    """A page of begun operations: a memoryview of int64, which mypyc has no type for."""
+    """A page of begun operations. The object is a memoryview of int64, for which mypyc has no
+    type."""
 
     def __setitem__(self, place: int, start_ns: int, /) -> None:
-        """The operation in progress at `place` began at `start_ns`. 0: none is in progress."""
+        """Store that the operation in progress at `place` began at `start_ns`. 0 means that no
+        operation is in progress."""
 
 
 class LocustUser(Protocol):
-    """The state that Locust gives a user."""
+    """The part of a Locust user that a caller reads: its state."""
 
     _state: str | None
 
 
 LATE: Final = LATE_VOTES
 READS: Final = READER
-# How many open records are kept before `add` looks at the oldest.
+# The number of open records that are kept before `add` checks the oldest.
 KEPT: Final = 256
-# No time is later than this.
+# No valid time is later than this.
 LAST_NS: Final = 1 << 62
 NO_ROUND: Final = Closed(Tally())
 MOST_ATTEMPTS: Final = 1 << 31
@@ -123,9 +130,10 @@ ACQUIRED_RELEASED: Final = ACQUIRED | OUTCOME_CODES["released"] << 8
 
 
 def fault_of_denial(answer: object, start_ns: int, returned_ns: int) -> str:
-    """What is impossible in the answer of an acquire without a lease, called at `start_ns`.
+    """Return what is impossible in the answer of an acquire that was called at `start_ns` and
+    returned no lease.
 
-    Returns "" if nothing is.
+    Returns "" if nothing is impossible.
     """
     if not isinstance(answer, Denied):
         return f"an acquire that returned {type(answer).__name__} instead of a Lease or a Denied"
@@ -148,18 +156,20 @@ def fault_of_denial(answer: object, start_ns: int, returned_ns: int) -> str:
 
 @dataclass(frozen=True, eq=False)
 class CallerSetting:
-    """What every caller of a process does. One object serves all of them.
+    """The functions and settings that all callers of a process share.
 
-    `acquire` gets the same two objects `ttl_ms` and `wait_ms` (ms) each time. lockcore checks a
-    number only when it is another object than the last one. `acquire_shared` is a reader's.
+    `acquire` gets the same two objects `ttl_ms` and `wait_ms` (ms) each time, because lockcore
+    checks a number only if it is a different object than the last one. `acquire_shared` is the
+    acquire function for readers.
 
-    `take` waits for the next intended start and returns it (ns). It returns 0 when the schedule has
-    ended. None: an operation starts at once. `nap_until` ends a hold, `rest_until` a rest. `keep`
-    counts how long a caller was kept from its next operation (ns).
+    `take` waits for the next intended start and returns this time (ns). It returns 0 when the
+    schedule has ended. If `take` is None, an operation starts at once. `nap_until` waits for the
+    end of a hold, and `rest_until` waits for the end of a rest. `keep` counts the delay (ns) of a
+    caller before its next operation.
 
-    `pause_ns`: an acquire that failed at once for want of instances may be followed by another one
-    this long after its start. `believes_grant`: the acquire ends at the reading of the recipe,
-    because the scenario stops callers after that reading (a pause "after-grant").
+    `pause_ns`: if an acquire fails at once because instances are missing, the next acquire may
+    start this long after its start. `believes_grant`: the acquire ends at the grant time that the
+    recipe reports, because the scenario stops callers after that time (a pause "after-grant").
     """
 
     acquire: Callable[..., object]
@@ -177,13 +187,13 @@ class CallerSetting:
 
 @dataclass(frozen=True, eq=False)
 class Books:
-    """Where every caller of a process leaves its operations. One object serves all of them.
+    """The places where all callers of a process store their operations.
 
     `tell` gets the latency of each acquire (ns) and the name of its failure. `lost` gets the starts
-    of attempts that a record has no room for. `pending` gets each record whose round is open.
-    `cut` counts an acquire that ended with its caller. `misreport` gets a sentence about an
-    impossible value. `still_open`: the votes of an open round, all undecided. `held`: the ids of
-    the leases that callers hold.
+    of the attempts that do not fit into a record. `pending` gets each record whose round is open.
+    `cut` counts an acquire that was cut off because its caller ended. `misreport` gets a sentence
+    about an impossible value. `still_open`: the packed votes of an open round, which are all
+    undecided. `held`: the ids of the leases that callers hold.
     """
 
     recorder: Recorder
@@ -198,9 +208,10 @@ class Books:
 
 
 class Ledger:
-    """The operations of caller `number`: *leases and denials → records*. Times are ns.
+    """The writer of the records of caller `number`: *leases and denials → records*. Times are in
+    ns.
 
-    `begun[place]` is the start of the operation in progress, 0 between two operations.
+    `begun[place]` is the start of the operation in progress, or 0 between two operations.
     """
 
     def __init__(self, books: Books, number: int, begun: Places, place: int) -> None:
@@ -208,15 +219,16 @@ class Ledger:
         self.number = number
         self._begun = begun
         self._place = place
-        # The last tally. The next one is nearly always the same object.
+        # The last tally and its packed form. The next tally is nearly always the same object.
         self._tally = Tally()
         self._packed = books.votes[self._tally]
-        # the operation in progress
+        # The following fields describe the operation in progress.
         self._resource = 0
         self._side = 0
         self._intended_ns = 0
         self.start_ns = 0
-        # its lease, as the recipe described it when the acquire returned
+        # The following fields describe its lease, with the values that the recipe reported when the
+        # acquire returned.
         self.returned_ns = 0
         self._attempt_ns = 0
         self._granted_ns = 0
@@ -227,7 +239,8 @@ class Ledger:
         self._round: Counted | None = None
 
     def begin(self, resource: int, intended_ns: int, start_ns: int, *, is_reader: bool) -> None:
-        """An operation starts now, at `start_ns`. It was to start at `intended_ns`."""
+        """Note the start of an operation. It starts now, at `start_ns`, and its intended start was
+        `intended_ns`."""
         self._resource = resource
         self._side = READS if is_reader else 0
         self._intended_ns = intended_ns
@@ -241,11 +254,11 @@ class Ledger:
         return self._round is not None
 
     def read(self, lease: Lease, returned_ns: int, believes_grant: bool) -> str:
-        """Copy what the record needs from a lease that was returned just now. Returns what is
-        impossible in it, or "".
+        """Copy the values for the record from a lease that an acquire has just returned. Returns
+        what is impossible in the lease, or "".
 
-        If the times of the grant are impossible, the grant counts from the return: the caller holds
-        the lease from then on.
+        If the grant times are impossible, the return of the acquire counts as the grant, because
+        the caller holds the lease from that moment on.
         """
         start_ns = self.start_ns
         self.returned_ns = returned_ns
@@ -301,15 +314,15 @@ class Ledger:
         return "one Lease object for two callers at once" if id(lease) in self.books.held else ""
 
     def _pack(self, tally: Tally) -> int:
-        """The votes field of a record."""
+        """Return the field `votes` of a record."""
         if tally is not self._tally:
             self._packed = self.books.votes[tally]
             self._tally = tally
         return self._packed
 
     def _end_of(self, lease: Lease) -> int:
-        """When the lease ends, read after its release. A watchdog may move the end to later, never
-        to earlier."""
+        """Return the end of the lease, as read after its release. A watchdog may move the end later
+        but never earlier."""
         try:
             until_ns = lease.valid_until_ns
             if type(until_ns) is int and self._until_ns <= until_ns < LAST_NS:
@@ -320,7 +333,8 @@ class Ledger:
         return self._until_ns
 
     def _code_of(self, outcome: object) -> int:
-        """How the operation ended. `outcome` is that of the release, None without a reply."""
+        """Return the outcome code of an operation that had a lease. `outcome` is the outcome of the
+        release, or None if no reply came."""
         if outcome is None:
             return ACQUIRED
         if isinstance(outcome, Outcome) and outcome in ANSWERS:
@@ -329,9 +343,9 @@ class Ledger:
         return ACQUIRED | OUTCOME_CODES["unreachable"] << 8
 
     def granted(self, lease: Lease, outcome: object, sent_ns: int, replied_ns: int) -> None:
-        """Record an operation that had its lease.
+        """Record an operation that had a lease.
 
-        `outcome` is that of the release, None without a reply.
+        `outcome` is the outcome of the release, or None if no reply came.
         """
         books = self.books
         returned_ns = self.returned_ns
@@ -387,7 +401,8 @@ class Ledger:
             self.books.pending((slot, denied.round))
 
     def failed(self, ended_ns: int) -> None:
-        """Record an acquire whose answer is impossible: it failed, and nothing else is known."""
+        """Record an acquire whose answer is impossible. The record shows a failed acquire without
+        further data."""
         self._write_denied("unreachable", ended_ns, 0, 0, 1)
 
     def _write_denied(
@@ -417,16 +432,17 @@ class Ledger:
         return slot
 
     def cut(self) -> None:
-        """Count an operation without a lease that ended with its caller."""
+        """Count an operation without a lease that was cut off because its caller ended."""
         self.books.cut()
         self._begun[self._place] = 0
 
 
 class Caller:
-    """The operations of one caller, one after the other. `run` makes them, `ledger` records them.
+    """One caller, which makes one operation after the other. `run` makes the operations, and
+    `ledger` records them.
 
-    The caller takes the resource of each operation, how long to hold and to think (ns), and whether
-    it is a reader's (1) or a writer's (0), from its iterators.
+    The iterators give, for each operation, the resource, the hold time and the think time (ns).
+    `readers` gives 1 for a reader's operation and 0 for a writer's.
     """
 
     def __init__(
@@ -445,8 +461,8 @@ class Caller:
         self._holds_ns = holds_ns
         self._thinks_ns = thinks_ns
         self._readers = readers
-        # An operation reads the clock five times, and machine code looks the name of a module up
-        # at each call. Calls of `monotonic_ns` would give the same results more slowly.
+        # An operation reads the clock five times. Compiled code would look up the name
+        # `monotonic_ns` in its module at each call, and an attribute is faster.
         self._now: Callable[[], int] = monotonic_ns
 
     def run(self, user: LocustUser, running: str) -> None:
@@ -469,13 +485,13 @@ class Caller:
                 rest_until(now() + next(thinks_ns))
 
     def operate(self, resource: int, intended_ns: int, start_ns: int) -> None:
-        """Make one operation. It was to start at `intended_ns` and starts at `start_ns`."""
+        """Make one operation. Its intended start was `intended_ns`, and it starts at `start_ns`."""
         load = self.load
         ledger = self.ledger
         held = ledger.books.held
         lease: Lease | None = None
-        # When the release was called; 0 until then. If this greenlet is killed, `_broken_off` reads
-        # here whether the lease must still be given back.
+        # The time at which the release was called, or 0 before the call. If this greenlet is
+        # killed, `_broken_off` needs this time to know whether it must give the lease back.
         sent_ns = 0
         is_reader = self._readers is not None and next(self._readers) != 0
         acquire = load.acquire_shared if is_reader else load.acquire
@@ -519,28 +535,30 @@ class Caller:
         self._pause(denied.outcome is UNREACHABLE, ended_ns)
         return ledger.denied(denied, ended_ns)
 
-    # An acquire that fails at once has not waited for anything. Its caller takes a pass of the hub
-    # then, or nobody else would run. Without a quorum of instances every acquire fails at once, and
-    # one pass is not enough: all callers come back thousands of times a second, keep the core busy
-    # and fill the record. So each rests until `pause_ns` after the start of its acquire, as long as
-    # a retry would wait. The rest is ours, and no part of the acquire.
+    # An acquire that fails at once has not waited for anything. Its caller then yields for one pass
+    # of the hub, so that other callers can run. Without a quorum of instances, every acquire fails
+    # at once, and one pass is not enough. All callers would retry thousands of times a second, keep
+    # the core busy and fill the record. So each caller rests until `pause_ns` after the start of
+    # its acquire, which is as long as a retry would wait. lockbench makes this rest, so it is not a
+    # part of the acquire.
     def _pause(self, is_down: bool, ended_ns: int) -> None:
         due_ns = self.ledger.start_ns + self.load.pause_ns
         if is_down and due_ns > ended_ns:
             self.load.rest_until(due_ns)
-            # `rest_until` counts by itself how late the rest ended.
+            # `rest_until` itself counts how late the rest ended.
             self.load.keep(due_ns - ended_ns)
         else:
             gevent.sleep(0)
             self.load.keep(self._now() - ended_ns)
 
-    # A kill may come anywhere in an operation, and `sent_ns` says how far it was. If it is set, the
-    # release has been called, and it is not called again: the record says that no reply came. If it
-    # is 0, the lease goes back here. The record is written in `finally`, because this release may
-    # raise or be killed, too. Without the record the mark in `begun` would stay. Safety would then
-    # be UNKNOWN, although the history of the lease is complete.
+    # A kill may come anywhere in an operation, and `sent_ns` shows how far the operation was. If
+    # `sent_ns` is set, the release has been called and is not called again. The record then says
+    # that no reply came. If `sent_ns` is 0, this method gives the lease back. The record is written
+    # in `finally`, because this release may raise an exception or be killed, too. Without the
+    # record, the operation's start would stay in `begun`. Then safety would be UNKNOWN, although
+    # the history of the lease is complete.
     def _broken_off(self, lease: Lease | None, sent_ns: int) -> None:
-        """Give the lease back and record the operation, after a kill or an exception."""
+        """Give the lease back after a kill or an exception, and record the operation."""
         ledger = self.ledger
         if lease is None or not ledger.is_readable:
             return ledger.cut()

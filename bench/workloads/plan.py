@@ -2,12 +2,12 @@
 message*.
 
 Rules
-- `lockbench run` names a plan in LOCKBENCH_PLAN. Plain `locust` takes our options on its command
-  line or in its web form. Workers get the plan of the process that leads.
-- Plans hold passwords, so they are in files in memory and never on disk.
+- `lockbench run` gives the path of a plan in LOCKBENCH_PLAN. Plain `locust` takes lockbench's
+  options on its command line or in its web form. Workers get the plan of the leading process.
+- Plans contain passwords, so they are stored in memory files and never on disk.
 - Users, processes and run time are Locust's own -u, --processes and -t.
 - `locust --headless --result DIR` replaces itself by `lockbench run` before it opens a port or
-  forks. So there is one way to lead a run.
+  forks. So lockbench leads all such runs in the same way.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ from lockcore.clock import NS_PER_MS
 PLAN_VARIABLE = "LOCKBENCH_PLAN"
 # With this option, `lockbench run` leads a plain `locust`.
 RESULT = "--result"
-# The name under which Locust's options carry the plan of the run to its workers.
+# Locust's options carry the plan of the run to the workers under this name.
 PLAN = "lockbench_plan"
 
 _LOCUSTS_OWN = {"instances", "fsync", "users", "processes", "duration", "warmup"}
-# `lockbench run` injects and judges from outside
+# `lockbench run` injects faults and judges limits from outside Locust.
 _RUNS_OWN = {"faults", "thresholds"}
 OPTIONS = tuple(key for key in KEYS if key.name not in _LOCUSTS_OWN | _RUNS_OWN)
 _NAMES = {key.name: key.option for key in KEYS}
@@ -49,7 +49,8 @@ _ROOT = Path(__file__).parents[2]
 
 @dataclass(frozen=True, slots=True)
 class Ring:
-    """Runs that share time slices. This is run `place` of `places`; only they use `folder`."""
+    """A ring of runs that share time slices. This run has the number `place` of `places`, and only
+    these runs use `folder`."""
 
     folder: Path
     place: int
@@ -60,14 +61,16 @@ class Ring:
 class Plan:
     """The plan of one run.
 
-    `workdir`: the folder of the run. None: no other process reads the history, so the worker makes
-    a private folder. `timed`: warm-up and duration of the scenario end the run. Otherwise Locust
-    alone decides when it begins and ends. `allow_missing`: a quorum of the targets is enough.
+    `workdir`: the folder of the run. None: no other process reads the history, so the worker
+    creates a private folder. `timed`: the run ends after the warm-up and duration of the scenario.
+    If it is false, Locust alone decides when the run begins and ends. `allow_missing`: a quorum of
+    the targets is enough.
 
-    `ring`: the runs that share time slices with this one. `bind`: the address and port at which the
-    master waits for workers of any host. It waits for as many as the scenario has processes, and
-    each has its own workdir. None: the master forks all workers. `more`: another run may follow.
-    `fleet`: the ids of Locust's workers that take part, in the order of their places.
+    `ring`: the runs that share time slices with this run. `bind`: the address and port at which the
+    master waits for workers of any host. The master waits for as many workers as the scenario has
+    processes, and each worker has its own workdir. If `bind` is None, the master forks all workers.
+    `more`: another run may follow. `fleet`: the ids of Locust's workers that take part, in the
+    order of their places.
     """
 
     run_id: str
@@ -107,7 +110,7 @@ class Plan:
 
     @property
     def window_ns(self) -> tuple[int, int | None]:
-        """When the measurement starts and ends, in ns after the origin.
+        """The start and the end of the measurement, in ns after the origin.
 
         If Locust alone decides the times, the start is 0 and the end is None.
         """
@@ -118,15 +121,16 @@ class Plan:
 
     @property
     def grace_s(self) -> float:
-        """How long an operation in progress may need to end (s): its wait, hold and release."""
+        """The time (s) that an operation in progress may need for its wait, hold and release. It is
+        at most 120 s."""
         return min((self.scenario.wait_ms + self.scenario.ttl_ms) / 1000 + 2.0, 120.0)
 
     @property
     def others_s(self) -> float:
-        """How much longer the run may take because of other processes (s).
+        """The extra time (s) that the run may take because of other processes.
 
-        Runs in the same ring may start late and need their time slices. The history of other hosts
-        needs time to arrive.
+        The other runs of a ring may start late, and they use their own time slices. The histories
+        from other hosts need time to arrive.
         """
         if self.ring:
             parts = 3 * self.ring.places
@@ -138,13 +142,13 @@ class Plan:
 
     @property
     def text(self) -> bytes:
-        """The plan as JSON. It holds passwords."""
+        """The plan as JSON. The text contains passwords."""
         # `enc_hook=str` writes a Path as text.
         return msgspec.json.encode(replace(self, scenario=self.scenario.shown()), enc_hook=str)
 
 
 def plan_of(options: argparse.Namespace, environ: Mapping[str, str] = os.environ) -> Plan:
-    """The plan of this process. Raises UsageError with one sentence, without secrets."""
+    """Return the plan of this process. Raises UsageError with a message that has no secrets."""
     if text := getattr(options, PLAN, None):
         plan = plan_from(text, "the leader's plan")
     elif path := planned(environ):
@@ -160,12 +164,13 @@ def plan_of(options: argparse.Namespace, environ: Mapping[str, str] = os.environ
 
 
 def planned(environ: Mapping[str, str]) -> str | None:
-    """The plan that `lockbench run` has for this process, if any."""
+    """Return the path of the plan that `lockbench run` has made for this process, or None."""
     return environ.get(PLAN_VARIABLE)
 
 
 def in_memory(text: bytes) -> int:
-    """The descriptor of a file in memory that holds `text` until every process has closed it.
+    """Return the descriptor of a new file in memory. The file holds `text` until every process has
+    closed it.
 
     The file has no name by which another process could open it. Raises OSError.
     """
@@ -175,7 +180,7 @@ def in_memory(text: bytes) -> int:
 
 
 def plan_from(text: bytes | str, what: str) -> Plan:
-    """The plan in `text`. Raises UsageError with a message that calls the text `what`."""
+    """Return the plan in `text`. Raises UsageError with a message that calls the text `what`."""
     try:
         # The hook decodes a Path.
         plan = decoded(text, Plan, lambda part, value: part(value))
@@ -189,7 +194,7 @@ def plan_from(text: bytes | str, what: str) -> Plan:
 
 
 def given_of(options: argparse.Namespace, environ: Mapping[str, str]) -> dict[str, object]:
-    """The scenario keys in Locust's command line, form and environment, as texts by key.
+    """Return the scenario keys in Locust's command line, web form and environment, as texts by key.
 
     Raises UsageError.
     """
@@ -225,7 +230,7 @@ def add_options(parser: Any) -> None:
             metavar=key.kind.metavar,
             default=default,
             help=key.help.replace("%", "%%"),
-            # With choices, the form shows a drop-down list.
+            # If there are choices, the web form shows a drop-down list.
             choices=key.kind.words or None,
             action=_Joined if key.kind.many else "store",
             **shown,
@@ -240,7 +245,7 @@ def add_options(parser: Any) -> None:
 
 
 class _Joined(argparse.Action):
-    """A repeatable option, stored as one text as in the web form."""
+    """A repeatable option. All of its values are stored as one text, as in the web form."""
 
     def __call__(
         self,
@@ -261,7 +266,8 @@ def _dest(key: ScenarioKey) -> str:
 
 
 def is_wanted(arguments: list[str]) -> bool:
-    """Whether the command line starts a headless leader and names a folder for the result."""
+    """Return whether the command line starts a headless leader and names a folder for the
+    result."""
     named = any(word == RESULT or word.startswith(f"{RESULT}=") for word in arguments)
     return named and "--worker" not in arguments and "--headless" in arguments
 
@@ -269,7 +275,7 @@ def is_wanted(arguments: list[str]) -> bool:
 def words_of(
     options: argparse.Namespace, environ: Mapping[str, str]
 ) -> tuple[list[str], list[str]]:
-    """The words after `lockbench run SCENARIO`, and the targets. Raises UsageError."""
+    """Return the arguments after `lockbench run SCENARIO`, and the targets. Raises UsageError."""
     if not options.run_time:
         raise UsageError(f"{RESULT} needs the time to measure; give it with -t, as in -t 20s")
     texts = given_of(options, environ)
@@ -298,7 +304,8 @@ def words_of(
 
 
 def become(words: list[str], targets: list[str]) -> NoReturn:
-    """Replace this process by `lockbench run`, with its output and its exit code."""
+    """Replace this process by `lockbench run`. The output and the exit code are then those of
+    `lockbench run`."""
     scenario = in_memory(b"targets = " + msgspec.json.encode(targets))
     os.set_inheritable(scenario, True)
     paths = [str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]

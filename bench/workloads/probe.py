@@ -1,8 +1,8 @@
-"""The health of the load generator: *a look every 10 ms → how late greenlets and timers are, CPU
-time, and the time in which this process did not run*.
+"""The health of the load generator: *a check every 10 ms → the lateness of greenlets and timers,
+CPU time, and the time in which this process did not run*.
 
-Everything happens in the thread that has the hub. A process that waits for its time slice does not
-count as stopped, and it uses no CPU.
+All code of this module runs in the thread of the hub. A process that waits for its time slice does
+not count as stopped, and its CPU time during the wait is left out.
 """
 
 import time
@@ -22,7 +22,8 @@ PROBE_NS = 10 * NS_PER_MS
 
 
 class GeneratorProbe:
-    """A greenlet that looks from its creation on. It calls `broke` when the disk is full."""
+    """A greenlet that checks the clocks from its creation on. It calls `broke` if the disk is
+    full."""
 
     def __init__(
         self, workdir: Path, index: int, waits: Waits, broke: Callable[[BenchError], None]
@@ -34,25 +35,25 @@ class GeneratorProbe:
         self.lag = Histogram()
         self.lateness = Histogram()
         self._cpu_s = time.process_time()
-        # When the last look was due.
+        # The time at which the last check was due.
         self.looked_ns = 0
         self._task = gevent.spawn(self._run)
 
     def _run(self) -> None:
-        """Nap until every tenth millisecond, and keep how late this greenlet wakes."""
+        """Sleep for 10 ms again and again, and store how late this greenlet wakes."""
         due_ns = monotonic_ns()
         while True:
             self.looked_ns = due_ns
             due_ns += PROBE_NS
             late_ns = self._waits.naps.wait_until(due_ns)
             self._look_for_gap(due_ns)
-            # A stall counts once for every look that it has prevented.
+            # A stall counts once for every check that it has prevented.
             lags_ns = list(range(late_ns, -1, -PROBE_NS)) or [0]
             self._lags_ns += lags_ns
             due_ns += PROBE_NS * (len(lags_ns) - 1)
 
     def _look_for_gap(self, due_ns: int) -> None:
-        """Keep the time in which this process did not run."""
+        """Store the time in which this process did not run."""
         turns = self._waits.turns
         waited_ns = turns.waited_ns if turns else 0
         idle = turns is not None and not turns.holding
@@ -81,7 +82,8 @@ class GeneratorProbe:
         return time.process_time() - self._cpu_s - waited_s
 
     def close(self) -> None:
-        """Look a last time, so that a stop since the last look is kept, too."""
+        """Make a last check, so that a stop since the previous check is also stored. Then close the
+        file."""
         self._task.kill()
         self._look_for_gap(self.looked_ns + PROBE_NS)
         self._gaps.close()

@@ -1,7 +1,8 @@
-"""The exceptions of a lock: *exceptions → a count for each message with file and line*.
+"""The exceptions of a lock under test: *exceptions → a count for each message with file and line*.
 
-A recipe answers with a Lease, a Denied or an Outcome. So every exception is unexpected. It may come
-from an acquire, from a release, or from a greenlet or thread of the recipe, for example a watchdog.
+A recipe answers with a Lease, a Denied or an Outcome, so every exception is unexpected. An
+exception may come from an acquire, from a release, or from a greenlet or thread of the recipe, for
+example a watchdog.
 """
 
 import contextlib
@@ -16,17 +17,19 @@ from gevent.hub import Hub
 import bench
 from bench.errors import secrets
 
-# How many texts a process keeps. Some exceptions have another number in their text each time.
+# The number of different texts that a process keeps. Some exceptions have a different number in
+# their text each time.
 MOST_TEXTS = 5
-# How many characters of an exception's own text are kept.
+# The number of characters of an exception's own text that are kept.
 LONGEST = 200
 OTHERS = "exceptions with other texts"
-# The code objects of compiled files have a relative file name.
+# The code objects of compiled files have relative file names.
 _OURS = (str(Path(bench.__file__).parent), "bench/", contextlib.__file__)
 
 
 def sentence_of(error: BaseException, stage: str = "") -> str:
-    """An exception in one line, without secrets: its type, its text and where it was raised.
+    """Return an exception as one line without secrets. The line has its type, its text and the
+    place where it was raised.
 
     `stage`: the stage of the operation, or "" to leave it out.
     """
@@ -40,9 +43,10 @@ def sentence_of(error: BaseException, stage: str = "") -> str:
 
 
 def place_of(error: BaseException) -> str:
-    """The line that raised `error`.
+    """Return the file and the line that raised `error`, as text.
 
-    If the lock's own call is in another file, the text names that line, too.
+    Lines of lockbench itself are skipped. If the first remaining line is in another file, the text
+    names that line, too.
     """
     frames = extract_tb(error.__traceback__)
     theirs = [frame for frame in frames if not frame.filename.startswith(_OURS)] or frames[-1:]
@@ -65,7 +69,8 @@ class Raised:
     def note(self, error: BaseException) -> None:
         """Count one exception.
 
-        A greenlet and its caller may raise the same object. Twice in a row, it counts once.
+        A greenlet and its caller may raise the same object. If the same object comes twice in a
+        row, it counts once.
         """
         if error is self._last:
             return
@@ -77,7 +82,7 @@ class Raised:
     def watch(self, hub: Hub) -> Callable[[], None]:
         """Note uncaught exceptions of threads and of this hub's greenlets.
 
-        Returns a function that ends this.
+        Returns a function that ends this watch.
         """
         print_exception = hub.print_exception
         threads_hook = threading.excepthook

@@ -1,8 +1,7 @@
-"""Several runs in one Locust: *a plan that comes through a socket → the next test of a master or
-local runner*.
+"""Several runs in one Locust: *a plan from a socket → the next test of a master or local runner*.
 
-A test stops before the next plan is read. By then all of its run has ended and all files are
-written. The sender of the plans gets a message at each end. Source: locust.runners
+A test stops before the next plan is read. By then, its run has ended completely and all files are
+written. The sender of the plans gets a message at the end of each run. Source: locust.runners
 (MasterRunner.stop, LocalRunner.start).
 """
 
@@ -19,29 +18,29 @@ from bench.workloads.launch import OVER, SERIES_VARIABLE, note_failure
 from bench.workloads.plan import PLAN_VARIABLE, in_memory, plan_from
 
 READY_LOOK_S = 0.01
-# How long load processes may take to be ready for the next run.
+# Load processes must be ready for the next run within this time.
 READY_S = 30.0
 
 
 class Series:
-    """The runs that follow the first one of this Locust."""
+    """The runs of this Locust after its first run."""
 
     def __init__(self, channel: socket.socket, runner: LocalRunner | MasterRunner) -> None:
         self._channel = channel
         self._runner = runner
         self._plans = channel.makefile("rb")
-        # The descriptor of a file in memory.
+        # The descriptor of the file in memory that holds the plan.
         self._plan_file: int | None = None
 
-    # The order is the protocol. `stop` returns when the test has ended, so all of a run is written
-    # when `OVER` is sent. Only then may the sender read the run's folder and send the next plan.
-    # Locust starts a test on the workers that have reported ready. So this waits for all of them:
-    # else a run would begin with fewer processes than its plan has. One that died between two runs
-    # never reports, so the wait has an end.
+    # These steps must stay in this order. `stop` returns when the test has ended, so all files of a
+    # run are written before `OVER` is sent. After `OVER`, the sender may read the run's folder and
+    # send the next plan. Locust starts a test on all workers that have reported ready. If this
+    # method did not wait for all of them, a run could begin with fewer processes than its plan has.
+    # A worker that died between two runs never reports, so the wait has a time limit.
     def go_on(self) -> None:
-        """End the test that runs, report its end, and start the next test when its plan comes.
+        """End the running test, report its end, and start the next test when its plan arrives.
 
-        If no other plan can come, Locust ends.
+        If the sender has closed the socket, end Locust.
         """
         runner = self._runner
         runner.stop()
@@ -62,7 +61,7 @@ class Series:
         runner.start(plan.scenario.users, plan.scenario.users)
 
     def _give_up(self, runner: MasterRunner, processes: int) -> None:
-        """End Locust, because a load process of the last run has not come back."""
+        """End Locust, because a load process of the last run is missing."""
         error = EnvironmentNotReadyError(
             f"only {len(runner.clients.ready)} of {processes} load processes were ready for the "
             f"next run within {READY_S:.0f} s; see who ends or stops them, and start anew"
@@ -72,7 +71,7 @@ class Series:
         runner.quit()
 
     def _keep(self, text: bytes) -> None:
-        """Store the plan where the plan of the first run was."""
+        """Store the plan under the variable that named the plan of the first run."""
         if self._plan_file is not None:
             os.close(self._plan_file)
         self._plan_file = in_memory(text)
@@ -80,7 +79,7 @@ class Series:
 
 
 def series_of(environ: Mapping[str, str], runner: LocalRunner | MasterRunner) -> Series | None:
-    """The later runs of this Locust. None: this Locust was started for one run."""
+    """Return the later runs of this Locust, or None if Locust was started for one run."""
     path = environ.get(SERIES_VARIABLE)
     if path is None:
         return None

@@ -1,8 +1,8 @@
-"""Our rows in Locust's table: *the records of a second → counts → Locust's StatsEntry*.
+"""lockbench's rows in Locust's table: *the records of a second → counts → Locust's StatsEntry*.
 
 Rules
-- One delta extends Locust's entry and its total. Both then equal our own counts exactly, because a
-  worker makes its last delta before its last report.
+- Each delta is added to Locust's entry and to Locust's total. At the end, both equal lockbench's
+  own counts exactly, because a worker adds its last delta before its last report.
 - The keys of Locust's response-time table are milliseconds with two significant digits. Locust's
   own rounding keeps only whole milliseconds.
 
@@ -23,13 +23,13 @@ from bench.measure.histogram import Histogram, highest_of_bucket, lowest_of_buck
 from bench.measure.record import ACQUIRED, OUTCOMES, RELEASED, Records
 from lockcore.clock import NS_PER_MS
 
-# How many records are counted at once. This takes about 100 µs.
+# The number of records that are counted at once. This takes about 100 µs.
 FOLD = 1500
 
 
 def bucket_ms(milliseconds: float) -> float:
-    """`milliseconds` ≥ 0 rounded to two significant digits: 0.1472 → 0.15, 3.44 → 3.4, 147 →
-    150."""
+    """Return `milliseconds` (≥ 0) rounded to two significant digits: 0.1472 → 0.15, 3.44 → 3.4, 147
+    → 150."""
     if milliseconds <= 0:
         return 0
     return round(milliseconds, 1 - math.floor(math.log10(milliseconds)))
@@ -40,7 +40,8 @@ Taken = tuple[NDArray[np.int64], NDArray[np.int64], int]
 
 
 def acquires_of(records: Records) -> Taken:
-    """How long each acquire took from its intended start, and how it ended."""
+    """Return how long each acquire took from its intended start, the outcome codes, and the code of
+    a success."""
     return (
         records.ended_ns - records.intended_ns,
         records.acquire_code,
@@ -49,7 +50,8 @@ def acquires_of(records: Records) -> Taken:
 
 
 def releases_of(records: Records) -> Taken:
-    """How long each release with a reply took, and how it ended."""
+    """Return how long each release with an outcome took, the outcome codes, and the code of a
+    success."""
     codes = records.release_code
     answered = codes != 0
     took_ns = records.release_replied_ns - records.release_sent_ns
@@ -59,8 +61,8 @@ def releases_of(records: Records) -> Taken:
 class Row:
     """One row of the table.
 
-    `select` takes the durations and outcomes of the row from the records. With `fire`, every
-    operation is an event of Locust, and Locust fills its table from the events.
+    `select` computes the durations and outcomes of the row from the records. If `fire` is given,
+    every operation is an event of Locust, and Locust fills its table from the events.
     """
 
     def __init__(
@@ -108,7 +110,8 @@ class Row:
     def tell(self, took_ns: int, exception: str | None) -> None:
         """Fire an event for one operation.
 
-        The operation took `took_ns`. `exception` names its failure; None: it succeeded.
+        `took_ns`: the duration of the operation. `exception`: the name of its failure, or None if
+        it succeeded.
         """
         assert self.fire is not None
         self.fire(
@@ -122,7 +125,7 @@ class Row:
 
     @property
     def counts(self) -> tuple[int, int]:
-        """All requests and failures, including those of the next report."""
+        """All requests and failures so far, including those that the next report will add."""
         return self._told + self._new.count, self._told_failures + self._failures.total()
 
     def _delta(self, stats: RequestStats, new: Histogram, failures: int) -> StatsEntry:

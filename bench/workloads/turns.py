@@ -1,12 +1,13 @@
-"""Load processes with time slices: *a ring of pipes → one process runs at a time, each as if it
+"""Load processes that share time slices: *a ring of pipes → one process runs at a time, as if it
 were alone*.
 
 Rules
 - A time slice ends when every caller is between two operations, so no operation spans a pause.
-- The own time of a process stands still while it waits. At the end, `shift` moves the times of its
-  records, which then read as if the process had run without a pause.
-- A process that ends leaves the ring. The others skip a process that has died. If a process dies in
-  its own time slice, the others wait until their parents end them.
+- The own time of a process stops while the process waits for its time slice. At the end, `shift`
+  moves the times of the process's records to own time. After that, the records look as if the
+  process had run without a pause.
+- A process that ends leaves the ring. The other processes skip a process that has died. If a
+  process dies in its own time slice, the other processes wait until their parents end them.
 
 Source: pipe(7), fifo(7).
 """
@@ -27,18 +28,20 @@ from bench.measure.seals import reseal
 from bench.workloads.plan import Ring
 from lockcore.clock import NS_PER_MS, NS_PER_S, monotonic_ns
 
-# Far longer than an operation, and far shorter than disturbances by other programs.
+# A time slice is far longer than an operation, and far shorter than a disturbance by another
+# program.
 SLICE_NS = 100 * NS_PER_MS
-# The time after the window, as in a run without time slices.
+# The run lasts this long after the window, like a run without time slices.
 TAIL_NS = 20 * NS_PER_MS
 _LOOK_S = 0.01
 
 
 class RingPlace:
-    """A process's place in the ring.
+    """The place of one process in the ring.
 
-    `kept_ns`: how long its callers were kept from their next operations within time slices.
-    `waited_ns`, `waited_cpu_ns`: how long the process waited between its time slices.
+    `kept_ns`: how long the callers were delayed before their next operations within time slices.
+    `waited_ns`: how long the process waited between its time slices. `waited_cpu_ns`: the CPU time
+    that the process used during these waits.
     """
 
     def __init__(self, ring: Ring, callers: int) -> None:
@@ -58,14 +61,14 @@ class RingPlace:
         self._shifts: list[tuple[int, int]] = [(0, 0)]
         self.kept_ns = self.waited_ns = self.waited_cpu_ns = 0
 
-    # `_parked_at_ns` is the sum of the times at which the callers parked. `_end` needs how long all
-    # of them waited for the last one, which is callers × now − that sum. A sum costs less in each
-    # operation than a list of times. `_begin` sets it to 0, otherwise each time slice would count
-    # the earlier ones again.
+    # `_parked_at_ns` is the sum of the times at which the callers parked. `_end` needs the total
+    # time for which callers waited for the last caller. This total is callers × now −
+    # `_parked_at_ns`. A sum costs less in each operation than a list of times. `_begin` sets the
+    # sum to 0. Otherwise, each time slice would count the earlier time slices again.
     def take(self) -> int:
         """Return the start of this caller's next operation (monotonic, ns).
 
-        This is now, or the beginning of the next time slice.
+        Between two time slices, the method first waits for the next time slice.
         """
         if self._over:
             self._parked_at_ns += monotonic_ns()
@@ -83,14 +86,17 @@ class RingPlace:
         return self._holding
 
     def own_ns(self) -> int:
-        """Monotonic time without the time spent waiting (ns)."""
+        """Return the monotonic time without the time spent waiting for time slices (ns)."""
         return (
             monotonic_ns() if self._holding or not self._since_ns else self._since_ns
         ) - self.waited_ns
 
     def run(self, origin_ns: int, length_ns: int, written: Callable[[], int]) -> None:
         """Use time slices until `length_ns` of own time have passed since `origin_ns`. The last
-        one stays open. `written`: how many records there are."""
+        time slice stays open.
+
+        `written`: a function that returns the number of written records.
+        """
         self._wait_from(origin_ns)
         self._file("ready", self._ring.place).touch()
         while self._ring.place == 0 and not all(
@@ -110,12 +116,13 @@ class RingPlace:
                 return
             self._end()
 
-    # Members are separate processes that come and go at any moment. A file is a message that no
-    # member can miss, because the file is still there later. `ready-N` and `gone-N` are such files,
-    # and `turn-N` is a pipe. The owner opens the pipe for reading and writing. So the pipe never
-    # reports its end while nobody else has it open, and the byte of a time slice waits in it.
+    # The members of the ring are separate processes that start and end at any moment. A file is a
+    # message that no member can miss, because the file stays. `ready-N` and `gone-N` are such
+    # files, and `turn-N` is a pipe. The owner opens its pipe for reading and writing. So the pipe
+    # does not report an end of file when no other process has it open. The byte that passes a time
+    # slice waits in the pipe.
     def _file(self, word: str, place: int) -> Path:
-        """The pipe or the message (`word`) of the member at `place`."""
+        """Return the path of the pipe or message file (`word`) of the member at `place`."""
         return self._ring.folder / f"{word}-{place}"
 
     def _wait_from(self, now_ns: int) -> None:
@@ -148,7 +155,8 @@ class RingPlace:
         """Give the time slice to the first living member from place `to` on."""
         places = self._ring.places
         for place in (number % places for number in range(to, to + places)):
-            # Nobody reads the pipe of a process that has died: then it cannot be opened.
+            # If a process has died, nobody reads its pipe, so the pipe cannot be opened for
+            # writing.
             if not self._file("gone", place).exists():
                 with suppress(OSError):
                     pipe = os.open(self._file("turn", place), os.O_WRONLY | os.O_NONBLOCK)
@@ -157,7 +165,7 @@ class RingPlace:
                     return
 
     def free(self) -> None:
-        """Let every caller go on for good, because the run ends."""
+        """Let every caller continue without time slices, because the run ends."""
         self._ended = True
         self._over = False
         self._open.set()
@@ -171,7 +179,7 @@ class RingPlace:
             self._pass_on(to=self._ring.place + 1)
 
     def shift(self, workdir: Path, worker: int) -> None:
-        """Bring the times of the closed history of `worker` to own time."""
+        """Move all times in the closed history of `worker` to own time."""
         base = 0
         (firsts, shifts_ns) = np.array(self._shifts).T
         segments = workdir.glob(f"history-{worker}-{os.getpid()}.*.bin")

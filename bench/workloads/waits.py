@@ -1,8 +1,8 @@
-"""Where the callers of one process wait: *a scenario → holds, rests, arrivals, time slices; when
-each caller's next operation starts*.
+"""The waits of one process's callers: *a scenario → holds, rests, arrivals, time slices; the start
+of each caller's next operation*.
 
-The process that uses this object makes it. Between two operations, callers wait only here. So this
-object also wakes a user that must stop.
+Each process creates its own `Waits`. Between two operations, callers wait only in this object. So
+it also wakes a user that must stop.
 """
 
 from collections.abc import Callable
@@ -21,7 +21,8 @@ from lockcore.clock import NS_PER_S, monotonic_ns
 
 
 class Waits:
-    """All waits of one process's callers. `started`: set when the users of all workers run."""
+    """All waits of one process's callers. The event `started` is set when the users of all workers
+    run."""
 
     def __init__(self, scenario: Scenario, ring: Ring | None) -> None:
         self._scenario = scenario
@@ -31,26 +32,27 @@ class Waits:
         self.started = Event()
         self._arrivals = PreciseAlarm() if scenario.rate_per_s else None
         self.pacer: Pacer | None = None
-        # How long passes of the hub and rests in an outage kept callers from their operations.
+        # How long passes of the hub and rests in an outage delayed callers between operations (ns).
         self._kept_ns = 0
-        # The sum of all such times when measuring began, and when it ended.
+        # The total of these delays when measuring began, and the total when measuring ended.
         self._kept_before_ns = 0
         self._kept_until_ns: int | None = None
         self._measuring: Greenlet | None = None
 
     @property
     def take(self) -> Callable[[], int] | None:
-        """A function that returns the start of a caller's next operation (ns).
+        """The function that returns the start of a caller's next operation (ns).
 
-        It returns 0 if there is no other operation. None instead of a function: an operation starts
-        at once.
+        The function returns 0 if there is no further operation. If the property is None, each
+        operation starts at once.
         """
         if self._arrivals is not None:
             return self._next_arrival
         return self.turns.take if self.turns is not None else None
 
     def _next_arrival(self) -> int:
-        """The next arrival of the schedule (ns). The schedule exists once all users run."""
+        """Return the next arrival of the schedule (ns). Before all users run, wait for the
+        schedule."""
         if self.pacer is None:
             self.started.wait()
         return self.pacer.take() if self.pacer else 0
@@ -58,7 +60,7 @@ class Waits:
     def begin(
         self, origin_ns: int, window_ns: tuple[int, int | None], part: int, parts: int
     ) -> None:
-        """Start the schedule at `origin_ns` (monotonic), because all users run.
+        """Start the schedule at `origin_ns` (monotonic). Call this when all users run.
 
         This process has part `part` of `parts` of the schedule.
         """
@@ -71,10 +73,10 @@ class Waits:
         self.started.set()
         self._measuring = gevent.spawn(self._measure, origin_ns, window_ns)
 
-    # Little's law holds for the measured window alone. Callers may be kept far longer in one part
-    # of a run than in another: in an outage each of their rests counts. So the sum is read at both
-    # edges of the window. An average over all operations of the run, times those of the window, was
-    # 10 % wrong in a run with an outage of a few seconds, and called it INVALID.
+    # Little's law is applied only to the measured window. The delays may be far longer in one part
+    # of a run than in another. For example, each rest in an outage is a delay. So the total is read
+    # at both edges of the window. An earlier version used the average delay over the whole run.
+    # With an outage of a few seconds it was 10 % wrong, and the run became INVALID.
     def _measure(self, origin_ns: int, window_ns: tuple[int, int | None]) -> None:
         start_ns, end_ns = window_ns
         self._wait_until(origin_ns + start_ns)
@@ -92,7 +94,8 @@ class Waits:
     def wake(self, user: greenlet) -> None:
         """End the wait of a user that must stop.
 
-        This ends a wait for other users or for an arrival, and a think time. A hold goes on.
+        This ends a think time and a wait for other users, an arrival or a time slice. It does not
+        end a hold.
         """
         self.started.set()
         self.rests.cancel(user)
@@ -102,7 +105,7 @@ class Waits:
             self._arrivals.cancel(user)
 
     def keep(self, kept_ns: int) -> None:
-        """Count how long a caller was kept from its next operation."""
+        """Add the time (ns) for which a caller was delayed before its next operation."""
         self._kept_ns += kept_ns
 
     @property
@@ -112,18 +115,19 @@ class Waits:
 
     @property
     def kept_ns(self) -> int:
-        """How long callers were kept from their next operations while measuring."""
+        """How long (ns) callers were delayed before their next operations, while the run was
+        measuring."""
         until_ns = self._kept_in_all_ns if self._kept_until_ns is None else self._kept_until_ns
         return until_ns - self._kept_before_ns
 
     @property
     def late_ns(self) -> list[int]:
-        """How late the timer ended waits since the last time somebody emptied this list."""
+        """The lateness (ns) of each wait's timer since this list was last emptied."""
         return self.rests.late_ns if self.pacer is None else self.pacer.lateness_ns
 
     @property
     def idle(self) -> int:
-        """How many callers think, or wait for an arrival."""
+        """The number of callers that think or wait for an arrival."""
         return self.rests.waiting + (self._arrivals.waiting if self._arrivals else 0)
 
     def close(self) -> None:

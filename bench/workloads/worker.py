@@ -1,11 +1,11 @@
-"""One process's share of a run: *a plan → a connected lock with callers; at the end a note and
-Locust's table*.
+"""One process's share of a run: *a plan → a connected lock with callers; at the end, a note and
+counts in Locust's table*.
 
-Rules: everything is opened here, in the process that uses it, before its users start and never at
-import. Users call only what a `Caller` holds. All else happens once a second in two greenlets, and
-at the end. The first one writes the note. The second one catches up with the record, in pieces of
-about 100 µs a millisecond apart. The note never waits for that work: readers need it most when the
-load is behind.
+Rules: this module opens everything in the process that uses it. It does so before the users start
+and never at import. Users call only the functions that a `Caller` holds. All other work happens in
+two greenlets once a second, and at the end. The first greenlet writes the note. The second greenlet
+counts the new records, in pieces of about 100 µs with a millisecond in between. The note never
+waits for this counting, because readers need the note most when the counting is behind.
 """
 
 import gc
@@ -45,24 +45,25 @@ from bench.workloads.waits import Waits
 from lockcore import InstanceStatus
 from lockcore.clock import NS_PER_MS, monotonic_ns
 
-# How many notes pass from one encoding of the scheduler lag to the next.
+# The scheduler lag is encoded once per this many notes.
 ENCODE_EVERY = 5
-# How many segments are kept of a history without a planned end: 2 million operations, 270 MB.
+# The number of segments that a history without a planned end keeps. These are 2 million operations,
+# or 270 MB.
 SEGMENTS_KEPT = 16
-# The sleep between two pieces of housekeeping. A sleep of 0 would end before the hub reads the
+# The sleep (s) between two pieces of housekeeping. A sleep of 0 would end before the hub reads the
 # replies that wait in the sockets.
 PAUSE_S = 0.001
-# asdict would copy deeply, for 17 µs each
+# `asdict` would make a deep copy, which takes 17 µs for each status.
 _SEEN = tuple(field.name for field in fields(InstanceStatus))
 Broke = Callable[[BenchError], None]
 Answer = TypeVar("Answer")
 
 
 class Worker:
-    """One process's share of a running run.
+    """One process's share of a run in progress.
 
-    `open` makes it. Call `begin` when all users of all workers run, and `finish` when all users
-    have ended.
+    Create it with `open`. Call `begin` when all users of all workers run, and call `finish` when
+    all users have ended.
     """
 
     def __init__(
@@ -115,14 +116,14 @@ class Worker:
             believes_grant=any(pause.point == "after-grant" for pause in scenario.pause),
         )
         self._replies = tuple(Histogram() for _ in recipe.instances)
-        # How many callers there are, or were.
+        # The highest number of callers at any time so far.
         self.callers = 0
         # The numbers of callers that have left.
         self._left: list[int] = []
         self._origin_ns = 0
         self._ending = Event()
         self._tasks = [gevent.spawn(self._housekeep), gevent.spawn(self._report)]
-        # Steps that close everything once the run is written. The last step runs first.
+        # The steps that close everything at the end. The last added step runs first.
         self._closing = ExitStack()
         self._end_watch = self.raised.watch(get_hub())
 
@@ -132,9 +133,9 @@ class Worker:
     ) -> Self:
         """Connect the recipe and open the history.
 
-        `broke`: gets an error that ends the run while it runs. `seat`: the number of this worker,
-        and how many there are. Raises UsageError or EnvironmentNotReadyError, and leaves nothing
-        open then.
+        `broke`: a function that receives an error which ends the run. `seat`: the number of this
+        worker, and how many workers there are. Raises UsageError or EnvironmentNotReadyError. After
+        an exception, nothing stays open.
         """
         with ExitStack() as closing:
             workdir = plan.workdir
@@ -153,30 +154,34 @@ class Worker:
                 worker = cls(
                     plan, index, recipe, workdir, environment=environment, broke=broke, seat=seat
                 )
-                # nobody follows the history and exports what it says
+                # No other process follows this history, so the worker starts an exporter.
                 if not plan.timed and is_exported:
                     from bench.workloads.export import export_beside
 
                     closing.callback(export_beside(plan, index, workdir, seat[1]))
                 failing.pop_all()
             worker._closing = closing.pop_all()
-        # Locust looks where it was stopped from; its first look through all modules takes 30 ms
+        # When Locust stops, it inspects the call stack. The first inspection reads all modules and
+        # takes 30 ms, so it happens now.
         inspect.stack()
         gc.collect()
-        # a full collection over all of Locust would stop everybody for tens of milliseconds
+        # A full garbage collection over all objects of Locust would stop every caller for tens of
+        # milliseconds.
         gc.freeze()
-        # a cycle leaves nothing to collect: looking every 700 objects cost it 4 %
+        # An operation leaves no garbage cycles. The default collection after every 700 objects made
+        # an operation 4 % slower.
         gc.set_threshold(100_000, 50, 100)
         return worker
 
     # -- for users ---------------------------------------------------------------------------------
 
     def caller(self) -> Caller:
-        """Make a caller. It takes the number of a caller that has left. Raises UsageError.
+        """Return a new caller. It gets the number of a caller that has left, if there is one.
+        Raises UsageError.
 
-        Callers of a planned run begin together, when all of them exist. Before that, the work of
-        the first thousand delayed the spawning of the rest for seconds. The run then measured fewer
-        callers than the scenario asks for.
+        All callers of a planned run begin together when all of them exist. When callers began one
+        by one, the work of the first thousand delayed the spawning of the rest for seconds. The run
+        then measured fewer callers than the scenario requests.
         """
         place_in_row = heappop(self._left) if self._left else self.callers
         self.callers = max(self.callers, place_in_row + 1)
@@ -195,7 +200,7 @@ class Worker:
         )
 
     def leave(self, caller: Caller) -> None:
-        """Free the number of a caller that has ended, and with it the caller's own resource."""
+        """Free the number of a caller that has ended. This also frees the caller's own resource."""
         heappush(self._left, caller.ledger.number % CALLERS_PER_WORKER)
 
     # -- the course of a run -----------------------------------------------------------------------
@@ -206,7 +211,8 @@ class Worker:
         return bool(self._ending.is_set())
 
     def begin(self, end: Callable[[], None], origin_ns: int, part: int, parts: int) -> None:
-        """Start the schedule at `origin_ns` (monotonic), because all users run.
+        """Start the schedule at `origin_ns` (monotonic). Call this when all users run. Only the
+        first call has an effect.
 
         This worker has part `part` of `parts` of the schedule. `end` ends a run that shares time
         slices.
@@ -214,7 +220,8 @@ class Worker:
         if self._origin_ns:
             return
         self._origin_ns = origin_ns
-        # In a run without a plan callers work already, and their CPU time counts.
+        # In a run without a planned end, callers already work at this point, so their earlier CPU
+        # time counts.
         if self.plan.timed:
             self.probe.begin()
         self.waits.begin(origin_ns, self.plan.window_ns, part, parts)
@@ -224,10 +231,11 @@ class Worker:
             written = lambda: self.history.recorder.written  # noqa: E731 - of now, not of here
             gevent.spawn(turns.run, origin_ns, length_ns, written).link(lambda _: end())
 
-    # The order of these steps is what makes the last note complete. The reporter ends first, as its
-    # note would replace the last one. Votes are settled and records folded before the note is made.
-    # The note is written before the lock closes, and once more if closing raised something. Times
-    # are shifted only after the recorder has closed the files.
+    # The last note is complete only because of the order of these steps. The reporting greenlet
+    # ends first, because its next note would replace the last note. Votes are settled and records
+    # are counted before the last note is made. The note is written before the lock closes, and it
+    # is written again if closing raised an exception. Times are shifted only after the recorder has
+    # closed the files.
     def finish(self) -> None:
         """Finish after all users have ended. Only the first call has an effect.
 
@@ -245,7 +253,8 @@ class Worker:
         self._end_watch()
         self.history.settle(self.plan.scenario.instance_timeout_ms)
         self._count_times()
-        # before the lock closes: as the last users saw it
+        # This note is made before the lock closes, so it shows the instances as the last users saw
+        # them.
         note = structs.replace(
             self._note("stopped", cpu_s),
             stopped_ns=stopped_ns,
@@ -259,28 +268,30 @@ class Worker:
             write_note(self.history.workdir, structs.replace(note, errors=dict(self.raised.counts)))
         self.history.close()
         if turns is not None:
-            # what is done here costs the others nothing
+            # This process passes its time slice on only now, so the work above takes no time from
+            # the other processes.
             turns.leave()
         self.waits.close()
         self._closing.close()
 
     def _told(self, ask: Callable[[], Answer], nothing: Answer) -> Answer:
-        """Ask the recipe for a value. If it raises, note the exception and return `nothing`."""
+        """Return the value of `ask`, which calls the recipe. If it raises, note the exception and
+        return `nothing`."""
         try:
             return ask()
         except Exception as error:  # noqa: BLE001
-            # No exception of a recipe may cost the record of the run.
+            # An exception of a recipe must never destroy the record of the run.
             self.raised.note(error)
             return nothing
 
     # -- once a second -----------------------------------------------------------------------------
 
-    # The note has a greenlet of its own, so it never waits for the catching up of `_housekeep`. A
-    # loop that did both wrote its note after it had caught up, and in an overload that took 8 s and
-    # more (`WorkerHistory.fold`). Then nobody heard of the load when it mattered most. A thread
-    # writes the file, as the system calls would stop every caller for 0.3 ms.
+    # A separate greenlet writes the note, so the note never waits for the counting in `_housekeep`.
+    # An earlier loop did both and wrote the note after the counting, which took 8 s and more in an
+    # overload (`WorkerHistory.fold`). So there was no news of the load when readers needed it most.
+    # A thread writes the file, because the system calls would stop every caller for 0.3 ms.
     def _report(self) -> None:
-        """Write a note every `NOTE_S`, however far the housekeeping is behind."""
+        """Write a note every `NOTE_S`, even if the housekeeping is behind."""
         notes = 0
         lag_text = ""
         while not self._ending.wait(NOTE_S):
@@ -292,7 +303,7 @@ class Worker:
                 gevent.sleep(PAUSE_S)
             notes += 1
             note = structs.replace(self._note("running", self.probe.cpu_s), lag_histogram=lag_text)
-            # 0.3 ms of system calls
+            # Writing the note takes 0.3 ms of system calls.
             get_hub().threadpool.apply(write_note, (self.history.workdir, note))
 
     def _housekeep(self) -> None:
@@ -302,14 +313,15 @@ class Worker:
                 gevent.sleep(PAUSE_S)
                 if self.is_ending:
                     return
-            # A planned run has no reader of Locust's table; otherwise it is kept up to date.
+            # During a planned run, nobody reads Locust's table. During any other run, the table is
+            # kept up to date.
             if not self.plan.timed:
                 self.history.report()
                 self.history.forget(SEGMENTS_KEPT if self.plan.workdir else 2)
 
     def _count_times(self) -> None:
-        """Count delays and reply times. Call it once a second: the recipe then also writes its
-        observed attempts."""
+        """Count delays and reply times. Call this once a second, because the recipe also writes its
+        observed attempts during this call."""
         self.probe.count()
         none: tuple[list[int], ...] = ()
         replies_ns = self._told(self.recipe.take_reply_times_ns, none)
@@ -317,9 +329,9 @@ class Worker:
             count(histogram, times_ns)
 
     def _note(self, phase: Phase, cpu_s: float) -> WorkerNote:
-        """The note of this process, without histograms.
+        """Return the note of this process, without histograms.
 
-        To encode histograms takes milliseconds, which must not count as work of callers.
+        Encoding histograms takes milliseconds, and this time must not count as work of callers.
         """
         history = self.history
         waits = self.waits
@@ -340,7 +352,7 @@ class Worker:
             cut=history.cuts,
             recorded=history.recorder.written,
             callers=self.callers,
-            # without the prober
+            # The probe's own wait is not counted.
             holding=max(waits.naps.waiting - 1, 0),
             idle=waits.idle,
             instances=self._told(lambda: tuple(map(instance_report, self.recipe.instances)), ()),
@@ -352,14 +364,15 @@ class Worker:
 
 
 def instance_report(status: InstanceStatus) -> InstanceSeen:
-    """One instance as this process sees it."""
+    """Return one instance as this process sees it."""
     return InstanceSeen(
         **{**{name: getattr(status, name) for name in _SEEN}, "errors": dict(status.errors)}
     )
 
 
 def _acquire_shared(recipe: Recipe, shared: bool) -> Acquire:
-    """A reader's acquire. Without readers nobody calls it."""
+    """Return the acquire function for readers. If the scenario has no readers, it is the normal
+    acquire and is never called."""
     return cast("SharedRecipe", recipe).acquire_shared if shared else recipe.acquire
 
 
