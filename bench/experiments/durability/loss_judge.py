@@ -157,29 +157,51 @@ def group(cuts: Sequence[CutFacts], margin: int | None = None) -> CrashGroup:
     apart = crash.promised_loss == "none-unless-in-flight"
     in_flight = [cut.of(margin) for cut in cuts if cut.is_in_flight]
     counted = [cut.of(margin) for cut in cuts if not (apart and cut.is_in_flight)]
-    lost = sum(loss.lost for loss in counted)
-    at_stake = sum(loss.at_stake for loss in counted)
-    unjudged = CrashGroup(
-        **asdict(crash),
-        cuts=len(cuts),
-        at_stake=at_stake,
-        lost_total=lost,
-        lost_share=lost / at_stake if at_stake else None,
-        lost_per_cut=spread(loss.lost for loss in counted),
-        cuts_with_loss=sum(loss.lost > 0 for loss in counted),
-        lost_window_s=spread(loss.window_s for loss in counted if loss.window_s is not None),
-        fsync_in_flight=SyncInFlight(
-            cuts=len(in_flight),
-            apart=apart,
-            lost_per_cut_max=max((loss.lost for loss in in_flight), default=0),
-        ),
-        unexplained=sum(cut.unexplained for cut in cuts),
-        expected_loss=crash.promised_loss,
-        verdict=NOT_KNOWN,
-        reason=None,
+    return judged(
+        CrashGroup(
+            **asdict(crash),
+            cuts=len(cuts),
+            at_stake=sum(loss.at_stake for loss in counted),
+            lost_total=sum(loss.lost for loss in counted),
+            lost_share=None,
+            lost_per_cut=spread(loss.lost for loss in counted),
+            cuts_with_loss=sum(loss.lost > 0 for loss in counted),
+            lost_window_s=spread(loss.window_s for loss in counted if loss.window_s is not None),
+            fsync_in_flight=SyncInFlight(
+                cuts=len(in_flight),
+                apart=apart,
+                lost_per_cut_max=max((loss.lost for loss in in_flight), default=0),
+            ),
+            unexplained=sum(cut.unexplained for cut in cuts),
+            expected_loss=crash.promised_loss,
+            verdict=NOT_KNOWN,
+            reason=None,
+        )
     )
-    verdict, reason = judge_loss(unjudged)
-    return replace(unjudged, verdict=verdict, reason=reason)
+
+
+Group = TypeVar("Group", bound=CrashGroup)
+
+
+def judged(one: Group) -> Group:
+    """Return a group or a row with its word and the other fields that follow from its own figures.
+
+    The word of a row is the worse one of its losses and its double grants.
+    """
+    one = replace(
+        one,
+        expected_loss=one.promised_loss,
+        lost_share=one.lost_total / one.at_stake if one.at_stake else None,
+    )
+    words = [judge_loss(one)]
+    if isinstance(one, CrashRow):
+        words.append(judge_double_grants(one))
+    worst = max(
+        (verdict for verdict, _ in words), key=(AS_EXPECTED, NOT_KNOWN, NOT_SHOWN, VIOLATED).index
+    )
+    return replace(
+        one, verdict=worst, reason="; ".join(reason for _, reason in words if reason) or None
+    )
 
 
 def judge_loss(losses: CrashGroup) -> Judged:
@@ -216,26 +238,17 @@ def cells(cuts: Sequence[CutFacts]) -> list[CrashRow]:
 def _cell(cuts: Sequence[CutFacts], margin: int, *, abstention: bool) -> CrashRow:
     contests = _asked(cuts, margin, abstention=abstention)
     in_flight = _asked([cut for cut in cuts if cut.is_in_flight], margin, abstention=abstention)
-    row = CrashRow(
-        **asdict(group(cuts, margin)),
-        margin=margin,
-        abstention=abstention,
-        asked=sum(one.asked for one in contests),
-        double_grants=sum(one.double_grants for one in contests),
-        double_grants_apart=sum(one.double_grants for one in in_flight),
-        cuts_with_double_grants=sum(one.double_grants > 0 for one in contests),
-        unavailable_s=spread(cut.unavailable_s[abstention] for cut in cuts),
-    )
-    return _judged_row(row)
-
-
-def _judged_row(row: CrashRow) -> CrashRow:
-    judged = [judge_loss(row), judge_double_grants(row)]
-    worst = max(
-        (verdict for verdict, _ in judged), key=(AS_EXPECTED, NOT_KNOWN, NOT_SHOWN, VIOLATED).index
-    )
-    return replace(
-        row, verdict=worst, reason="; ".join(reason for _, reason in judged if reason) or None
+    return judged(
+        CrashRow(
+            **asdict(group(cuts, margin)),
+            margin=margin,
+            abstention=abstention,
+            asked=sum(one.asked for one in contests),
+            double_grants=sum(one.double_grants for one in contests),
+            double_grants_apart=sum(one.double_grants for one in in_flight),
+            cuts_with_double_grants=sum(one.double_grants > 0 for one in contests),
+            unavailable_s=spread(cut.unavailable_s[abstention] for cut in cuts),
+        )
     )
 
 
@@ -267,24 +280,11 @@ def judge_double_grants(row: CrashRow) -> Judged:
 def earned(result: CrashResult) -> CrashResult:
     """Return `result` with words and verdict computed again from the figures of its groups and
     rows."""
-    groups = []
-    for one in result.groups:
-        verdict, reason = judge_loss(_promised(one))
-        groups.append(replace(_promised(one), verdict=verdict, reason=reason))
-    rows = [_judged_row(_promised(row)) for row in result.rows]
+    groups = tuple(map(judged, result.groups))
+    rows = tuple(map(judged, result.rows))
     failures = [warning for warning in result.warnings if GIVEN_UP in warning]
     whole = judge_crash(groups, rows, failures, interrupted=result.interrupted)
-    return replace(result, groups=tuple(groups), rows=tuple(rows), verdict=whole)
-
-
-Group = TypeVar("Group", bound=CrashGroup)
-
-
-def _promised(one: Group) -> Group:
-    """Return a stored group with the fields that follow from its policy, its kind of end and its
-    counts."""
-    share = one.lost_total / one.at_stake if one.at_stake else None
-    return replace(one, expected_loss=one.promised_loss, lost_share=share)
+    return replace(result, groups=groups, rows=rows, verdict=whole)
 
 
 def judge_crash(

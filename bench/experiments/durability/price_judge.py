@@ -19,6 +19,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import combinations
 from math import inf
+from typing import Any
 
 from msgspec.structs import asdict, replace
 
@@ -34,6 +35,7 @@ from bench.experiments.durability.price_result import (
     LoadName,
     LoadProcessFigures,
     LoadSeen,
+    MatrixPlace,
     VisitRate,
     VisitSeen,
     Word,
@@ -97,10 +99,10 @@ def find_rows(
     ]
 
 
-def like(row: FsyncRow) -> dict[str, object]:
+def like(row: FsyncRow) -> dict[str, Any]:
     """Return the values that a row shares with the rows it is compared with (N, callers, hold,
     added latency), for `find_rows`."""
-    return {"instances": row.instances, **asdict(row.setup)}
+    return {name: getattr(row, name) for name in MatrixPlace.__struct_fields__}
 
 
 def sustained(loads: Loads) -> bool | None:
@@ -205,8 +207,7 @@ def always_costs(rows: Rows) -> list[AlwaysCost]:
             low, high = times.ratios or (None, None)
             costs.append(
                 AlwaysCost(
-                    **asdict(slow.setup),
-                    instances=slow.instances,
+                    **like(slow),
                     ratio=math.exp(times.shift),
                     low=low,
                     high=high,
