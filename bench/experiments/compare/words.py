@@ -36,14 +36,22 @@ def sheet(result: ComparisonResult, place: str = "") -> Sheet:
     )
 
 
-def _keys(result: ComparisonResult) -> tuple[KeyFigure, ...]:
-    """Return the judged changes of the second side. Figures that got worse come first."""
+def _changes(result: ComparisonResult, side: int) -> list[Judged]:
+    """Return the judged changes of a side. Figures that got worse come first."""
     judged = [
         entry
         for entry in result.metrics
-        if (entry.side, entry.role) == (1, "judged") and entry.ratio is not None
+        if (entry.side, entry.role) == (side, "judged") and entry.ratio is not None
     ]
-    judged.sort(key=lambda entry: _word_of(entry) not in ("fail", "worse"))
+    return sorted(judged, key=_is_worse, reverse=True)
+
+
+def _is_worse(entry: Judged) -> bool:
+    return _word_of(entry) in ("fail", "worse")
+
+
+def _keys(result: ComparisonResult) -> tuple[KeyFigure, ...]:
+    """Return the most important changes of the second side."""
     return tuple(
         KeyFigure(
             metric_text(entry.metric),
@@ -52,7 +60,7 @@ def _keys(result: ComparisonResult) -> tuple[KeyFigure, ...]:
             if entry.low is not None
             else "no interval yet",
         )
-        for entry in judged[:3]
+        for entry in _changes(result, 1)[:3]
     )
 
 
@@ -61,7 +69,7 @@ def _advice(result: ComparisonResult) -> Iterator[Sentence]:
     worse = [
         metric_text(entry.metric)
         for entry in result.metrics
-        if entry.role == "judged" and _word_of(entry) in ("fail", "worse")
+        if entry.role == "judged" and _is_worse(entry)
     ]
     if worse:
         yield to_do(f"find what changed {', '.join(worse)}; the table has both figures", "look")
@@ -333,15 +341,9 @@ def figures(result: ComparisonResult) -> list[Figure]:
 
 def _summary(result: ComparisonResult, side: int) -> str:
     """Describe the two most important changes of a side."""
-    entries = [
-        entry
-        for entry in result.metrics
-        if (entry.side, entry.role) == (side, "judged") and entry.ratio is not None
-    ]
-    entries.sort(key=lambda entry: _word_of(entry) not in ("fail", "worse"))
     changes = ", ".join(
         f"{metric_text(entry.metric)} {change_text(entry.ratio)} ({_word_of(entry)})"
-        for entry in entries[:2]
+        for entry in _changes(result, side)[:2]
     )
     against = f"{result.sides[side].label} against {result.sides[0].label}"
     return f"{against}: {changes}" if changes else against
