@@ -297,12 +297,12 @@ def timelines(
 
 
 def clock_file(workdir: Path, worker: int, pid: int) -> Path:
-    """The file with the round trips to a worker's clock."""
+    """Return the path of the file with the round trips to a worker's clock."""
     return workdir / f"{CLOCK}-{worker}-{pid}.bin"
 
 
 def read_clocks(workdir: str | os.PathLike[str]) -> dict[Who, Clock]:
-    """The clocks of workers on other hosts, by worker and pid."""
+    """Return the clocks of workers on other hosts, by worker and pid."""
     round_trips = ((who, rows_of(path, _ROW)) for who, path in worker_files(workdir, CLOCK))
     return {who: Clock(rows) for who, rows in round_trips if len(rows)}
 

@@ -10,10 +10,10 @@ Rules
 - A run is INVALID if one process was away for more than `MOST_SHARE` of the measured window. Rates
   and latencies of such a run show the stop and not the lock. Below that share, the rates leave out
   the lost time.
-- An acquire touches a gap if it lasted into the gap. It also touches the gap if it began after the
-  gap within a time as long as the gap, because the load process then works off its backlog. An
-  acquire that touches a gap says nothing about the lock. This rule covers the acquires of every
-  process, because the stopped process may have held the lock.
+- An acquire touches a gap if it lasted into the gap. After a gap, the load process works off its
+  backlog for a while. So an acquire also touches the gap if it began after the gap, within a time
+  as long as the gap. An acquire that touches a gap says nothing about the lock. This rule covers
+  the acquires of every process, because the stopped process may have held the lock.
 - If the kernel does not count waits for a core (no /proc/<pid>/schedstat), a wait looks like a
   stop. In this case, only a stop of at least `UNTOLD_NS` is a gap.
 - A pause is any time of `PAUSE_NS` or more in which a process had work and did not run. The process
@@ -47,7 +47,7 @@ UNTOLD_NS = 100_000_000
 # A run is INVALID if one process was away for more than this share of the window.
 MOST_SHARE = 0.05
 PAUSE_NS = 2_000_000
-# The classes of pauses. The number is the least length of a pause in the class.
+# The classes of pauses. Each number is the shortest pause (ms) of its class.
 PAUSES_MS = (2, 4, 8, 16, 32)
 # The kinds of rows in a file of gaps.
 AWAY = 1

@@ -116,8 +116,8 @@ def read_history(workdir: str | os.PathLike[str], part: int = 0, parts: int = 1)
 def read_pieces(workdir: str | os.PathLike[str]) -> Iterator[tuple[Who, Records, int, int]]:
     """Yield one tuple for each file.
 
-    A tuple has the worker and its pid, the complete records, the number of torn records, and the
-    number of files that are missing before this file.
+    A tuple has the worker with its pid, the complete records, and two numbers. The first number
+    counts the torn records, and the second counts the files that are missing before this file.
     """
     for worker, records, torn, missing, _ in _read_pieces(workdir):
         yield worker, records, torn, missing

@@ -185,7 +185,7 @@ class Latencies(Section, frozen=True, kw_only=True):
 
 
 class Waiting(Section, frozen=True, kw_only=True):
-    """How long callers waited, how evenly leases were spread, and what the waiting cost."""
+    """The waiting of callers: how long it took, how evenly they got leases, and what it cost."""
 
     jain: Annotated[
         Share | None,
@@ -244,8 +244,8 @@ def handoffs(records: Records, window: Window) -> Integers:
     hold all operations of its resources.
 
     Two successive grants of a resource are a hand-off if two conditions are met. The earlier holder
-    sent its release before the later grant. And a caller was waiting at the release, which means
-    that more acquires had begun than had returned.
+    sent its release before the later grant. Another caller was already waiting at the release, so
+    more acquires had begun than had returned.
     """
     times_ns = [np.empty(0, np.int64)]
     for timeline, rows in timelines(records.resource, extent_ns(records)):
@@ -454,7 +454,7 @@ def add_slices(sums: Sums, slices: Slices, instances: int, records: Records) -> 
 
 
 def over_time_of(sums: Sums, slices: Slices) -> OverTime:
-    """The section `over_time` so far."""
+    """Return the section `over_time` so far."""
     took = [Latency.of(sums.histograms[f"slice {number}"]) for number in range(slices.total)]
     rows = {
         name.removeprefix("slices "): tuple(numbers.values())

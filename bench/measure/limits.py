@@ -166,8 +166,8 @@ def usable_cores(root: Path = _ROOT) -> float:
 
 
 def _groups(root: Path) -> Iterator[Path]:
-    """Yield the existing folders of this process's CPU cgroup and of the cgroups above it. Both
-    versions of cgroups are covered."""
+    """Yield the existing folders of this process's CPU cgroup and of the cgroups above it. This
+    works for versions 1 and 2 of cgroups."""
     for line in _lines(root / "proc/self/cgroup"):
         _, controllers, path = [*line.split(":", 2), "", ""][:3]
         is_second = controllers == ""

@@ -96,12 +96,12 @@ def acquired(records: Records) -> NDArray[np.bool_]:
 
 
 def count_acquires(records: Records) -> Counts:
-    """Acquires by outcome."""
+    """Return the number of acquires by outcome."""
     return _count(records.outcome, ACQUIRE_OUTCOMES)
 
 
 def count_releases(records: Records) -> Counts:
-    """Releases by outcome. Operations without a release do not count."""
+    """Return the number of releases by outcome. Operations without a release do not count."""
     return _count(records.outcome >> 8, RELEASE_OUTCOMES)
 
 
@@ -111,20 +111,20 @@ def _count(codes: NDArray[np.int64], names: tuple[str, ...]) -> Counts:
 
 
 def count_votes(records: Records) -> Counts:
-    """Votes by kind over all operations."""
+    """Return the number of votes by kind, over all operations."""
     return {kind: int(votes_of(records, kind).sum()) for kind in KINDS}
 
 
 def votes_of(records: Records, kind: str) -> Integers:
-    """How many votes of one of the `KINDS` each operation got."""
+    """Return how many votes of one of the `KINDS` each operation got."""
     return np.asarray((records.votes >> (8 * KINDS.index(kind))) & 0xFF)
 
 
 def attempts_of(records: Records) -> Integers:
-    """How many rounds each operation took."""
+    """Return how many rounds each operation took."""
     return np.asarray(records.attempts & 0xFFFF_FFFF)
 
 
 def split_votes_of(records: Records) -> Integers:
-    """How many rounds of each operation ended as split votes."""
+    """Return how many rounds of each operation ended as split votes."""
     return np.asarray(records.attempts >> 32)

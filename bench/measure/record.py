@@ -58,7 +58,7 @@ class OperationFacts(Section, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, record: np.void) -> Self:
-        """The facts of a record, with the outcomes as words."""
+        """Return the facts of a record, with the outcomes as words."""
         fields: dict[str, Any] = {name: int(record[name]) for name in RECORD_FIELDS}
         code = fields["outcome"]
         outcomes = {

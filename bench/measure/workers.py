@@ -6,12 +6,12 @@ worker. The verdict on the generator depends on the generator's own health and o
 acquires:
 - INVALID means that no figure counts. In open loop, it means that less than 0.99 of the schedule
   was started. In closed loop with at least 8 users, it means that Little's ratio is outside
-  0.95…1.05 (L = λ·W, where L must be the number of users). A lost worker also makes the run
+  0.95…1.05. By Little's law, L = λ·W must be the number of users. A lost worker also makes the run
   INVALID, because nobody knows which operations it started.
-- LATE means that latencies are upper bounds. It means that the timer's lateness (open loop) is more
-  than 10 % of the duration of acquires, or that the scheduler's lag is more than half of this
-  duration. Both are compared at the p99. If one of the figures has no p99, they are compared at the
-  p90 or p50.
+- LATE means that latencies are upper bounds. There are two reasons for LATE. In open loop, the
+  timer's lateness is more than 10 % of the duration of acquires. In any loop, the scheduler's lag
+  is more than half of this duration. Each delay is compared with the acquires at the p99. If the
+  delay or the acquires have no p99, the p90 or the p50 is compared.
 - UNKNOWN means that there are too few samples for this comparison. Then latencies are also upper
   bounds, because the generator may have been late.
 """
@@ -220,8 +220,8 @@ def replies(notes: Sequence[WorkerNote]) -> list[Histogram]:
 
 STARTED_SHARE = 0.99
 LATENESS_SHARE = 0.10
-# The probe of the lag also waits for callers at work, and their work is load. So only a lag above
-# this share of an acquire's duration is a fault.
+# The scheduler's lag includes the work of callers, and this work is load. So the lag is a fault
+# only above this share of an acquire's duration.
 LAG_SHARE = 0.5
 # With these verdicts, latencies are upper bounds.
 IN_DOUBT = ("LATE", "UNKNOWN")

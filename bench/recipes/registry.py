@@ -90,9 +90,9 @@ class RecipeEntry:
     ) -> None:
         """Raise UsageError if the recipe cannot work with these values.
 
-        These are the reasons: the recipe does not work with this number of instances, lacks one of
-        the pause points, cannot have several holders, or has no readers. A recipe for readers and
-        writers also needs `shared`.
+        The recipe must accept this number of instances and have all of the pause points. If
+        `capacity` is above 1, it must allow several holders. It must have readers if `shared` is
+        true, and no readers if `shared` is false.
         """
         about = self.about
         if shared and not about.shares:

@@ -311,8 +311,8 @@ def judge(
 
 
 def _asked(operations: Operations, lost: Integers) -> Integers:
-    """Return a column for each attempt that sent a command: its resource, its earliest time, its
-    latest time, and 1 if it certainly belongs to a writer.
+    """Return a column of four numbers for each attempt that sent a command. They are its resource,
+    its earliest time, its latest time, and 1 if it certainly belongs to a writer.
 
     For lost attempts the last number is 0, because the records do not show whether they belong to a
     writer.

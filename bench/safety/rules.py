@@ -270,11 +270,11 @@ def foreign_deletes(leases: Leases) -> Pairs:
     the victim's lease.
 
     The victim's lease was certainly granted after the end of the culprit's lease. Overlapping
-    leases are service faults instead, because each release may have removed its own key. Between
-    two readers there is no proof. In all other cases, there are two kinds of proof:
+    leases are service faults instead, because each release may have removed its own key. Two
+    readers never count as culprit and victim. In all other cases, there are two kinds of proof:
 
-    - The culprit's release was sent after the victim's grant, reports success, and was answered
-      while the victim's lease was valid.
+    - The culprit's release was sent after the victim's grant and reports success. The reply came
+      while the victim's lease was still valid.
     - The victim's release returned GONE while the victim's lease was valid. The previous lease of
       the resource reports a successful release. The reply to this successful release came after the
       end of the previous lease. The successful release was sent no later than the victim's release.

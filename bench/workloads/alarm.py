@@ -1,5 +1,5 @@
-"""Waking greenlets at a precise time: *a time on the monotonic clock → the greenlet runs again at
-that time*.
+"""Alarms that wake greenlets at a precise time: *a time on the monotonic clock → the greenlet runs
+again at that time*.
 
 In a wheel, this file is compiled to machine code, like the core (lockcore/compiled.py).
 

@@ -4,9 +4,9 @@ one end, one fault*.
 Rules
 - When all users run, every worker gets the same time of origin and its own part of the schedule.
 - A planned run ends by itself. A run without a plan from `lockbench run` has its own judge process.
-- Before Locust stops a distributed run, the conductor asks every worker to finish and waits for the
-  last reports, because a quit of Locust loses reports. bench/hosts/ending.py has the states of this
-  end.
+- A quit of Locust loses reports. So before Locust stops a distributed run, the conductor asks every
+  worker to finish and waits for the last reports. The states of this end are in
+  bench/hosts/ending.py.
 - When the end of a run has begun, nothing interrupts its steps. A quit of Locust waits until the
   end is complete.
 - The first fault of any worker ends the run. The run then has the message and the exit code of this

@@ -98,8 +98,8 @@ class WorkerHistory:
         """Count the records that exist now. Yield after every few records.
 
         Records that arrive during the count are left for the next second. New records arrive at
-        each pause of this loop. In an overload, a loop that waited until no records were left did
-        not end, and all later work was delayed by 8 s and more.
+        each pause of this loop. An earlier loop ran until no records were left. In an overload it
+        did not end, and all later work was delayed by 8 s and more.
         """
         until = self.recorder.written
         while len(records := self.recorder.read(self._folded, min(FOLD, until - self._folded))):

@@ -158,9 +158,9 @@ def fault_of_denial(answer: object, start_ns: int, returned_ns: int) -> str:
 class CallerSetting:
     """The functions and settings that all callers of a process share.
 
-    `acquire` gets the same two objects `ttl_ms` and `wait_ms` (ms) each time, because lockcore
-    checks a number only if it is a different object than the last one. `acquire_shared` is the
-    acquire function for readers.
+    `acquire` gets the same two objects `ttl_ms` and `wait_ms` (ms) each time. This saves time,
+    because lockcore checks a number only if it is a new object. `acquire_shared` is the acquire
+    function for readers.
 
     `take` waits for the next intended start and returns this time (ns). It returns 0 when the
     schedule has ended. If `take` is None, an operation starts at once. `nap_until` waits for the
@@ -539,8 +539,8 @@ class Caller:
     # of the hub, so that other callers can run. Without a quorum of instances, every acquire fails
     # at once, and one pass is not enough. All callers would retry thousands of times a second, keep
     # the core busy and fill the record. So each caller rests until `pause_ns` after the start of
-    # its acquire, which is as long as a retry would wait. lockbench makes this rest, so it is not a
-    # part of the acquire.
+    # its acquire. A retry would wait equally long. lockbench makes this rest, so it is not a part
+    # of the acquire.
     def _pause(self, is_down: bool, ended_ns: int) -> None:
         due_ns = self.ledger.start_ns + self.load.pause_ns
         if is_down and due_ns > ended_ns:

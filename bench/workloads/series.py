@@ -71,7 +71,8 @@ class Series:
         runner.quit()
 
     def _keep(self, text: bytes) -> None:
-        """Store the plan under the variable that named the plan of the first run."""
+        """Store the plan in a memory file. The environment variable of the first plan then names
+        this file."""
         if self._plan_file is not None:
             os.close(self._plan_file)
         self._plan_file = in_memory(text)
