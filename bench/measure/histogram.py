@@ -36,7 +36,7 @@ _BUCKETS = 33 << _HALF_BITS
 
 
 class Histogram:
-    """Counts of nanosecond values."""
+    """A histogram of nanosecond values."""
 
     __slots__ = ("count", "counts", "max_ns", "sum_ns")
 
