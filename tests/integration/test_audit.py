@@ -6,18 +6,20 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
+from redis import Redis
 
 from bench.experiments.audit.experiment import AuditPlan, _Playing, asked, chosen
 from bench.experiments.audit.installed import ours
 from bench.experiments.audit.result import AuditConditions
 from bench.experiments.judge.library import Library, LibraryDriver, LibraryWords
 from bench.experiments.judge.library_stage import Stage
-from bench.experiments.judge.party import PATIENCE_S, CutError
+from bench.experiments.judge.party import LONG_MS, PATIENCE_S, RESOURCE, CutError, Said
 from bench.experiments.judge.playing import Plays, judged
 from bench.experiments.judge.result import JudgedRow
 from bench.experiments.judge.row import RowFinding
@@ -123,6 +125,45 @@ def test_a_wait_for_keys_ends_when_the_audit_is_cut() -> None:
         with pytest.raises(CutError):
             stage.until_free()
         assert time.monotonic() - begun_s < PATIENCE_S / 2
+
+
+def test_a_key_that_locks_nothing_keeps_nobody_waiting() -> None:
+    with Stage(ours("control: none"), 1) as stage:
+        server = Redis.from_url(stage.urls[0])
+        for note in ("redisson_unlock_latch:{audit-r}:1", "lock-signal:audit-r"):
+            server.set(note, 1)
+        assert stage.keys() == [None]
+        server.set("{audit-r}", 1)
+        assert stage.keys() != [None]
+
+
+def test_a_set_that_is_under_way_at_the_grant_is_no_extension_by_a_minority() -> None:
+    """A lock may grant at a quorum. Its last SET arrives a moment later, here at server 2."""
+    with Stage(ours("control: none"), 3) as stage:
+        client = stage.party()
+        server = Redis.from_url(stage.urls[1])
+        grant = client.acquire
+        forget = stage.forget
+        under_way: list[threading.Timer] = []
+
+        def grants_early(*_: object) -> Said:
+            reply = grant()
+            late_set = partial(server.restore, RESOURCE, LONG_MS, server.dump(RESOURCE))
+            server.delete(RESOURCE)
+            under_way.append(threading.Timer(0.2, late_set))
+            under_way[0].start()
+            return reply
+
+        def forgets(which: Sequence[int]) -> None:
+            forget(which)
+            if under_way[0].is_alive():
+                under_way[0].cancel()
+                under_way[0].function()
+
+        client.acquire = grants_early  # type: ignore[method-assign]
+        stage.forget = forgets  # type: ignore[method-assign]
+        stage.party = lambda: client  # type: ignore[method-assign]
+        assert asked(stage, SCHEDULES["extend-by-minority"]).wrong == ""
 
 
 def test_a_wrong_name_ends_before_the_work(lockbench: Callable[..., Ended]) -> None:

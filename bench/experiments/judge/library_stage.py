@@ -6,6 +6,7 @@ judges every run also judges the grants of the clients. Every step is noted. Sou
 """
 
 import os
+import re
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -46,6 +47,9 @@ WAITED_S = 2.0
 # The time between two looks at the keys. Each look asks all servers, and it must not slow down
 # other plays on this machine.
 LOOK_S = 0.02
+# These keys lock nothing: a list that wakes waiters (python-redis-lock), and the reply of a release
+# that a client may ask for again (Redisson, for a third of a minute).
+_NOTES = re.compile(rb"signal|_unlock_latch")
 # A JVM needs half the CPU to start with these options. Only its timing differs.
 _BRIEF = {"JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
 
@@ -208,7 +212,7 @@ class Stage:
         codes = self.fleet.exit_codes()
         for index, server in enumerate(self._servers):
             if codes[index] is None and index not in self._stopped:
-                names = [name for name in server.keys(f"*{RESOURCE}*") if b"signal" not in name]
+                names = [name for name in server.keys(f"*{RESOURCE}*") if not _NOTES.search(name)]
                 holders.append(next((repr(server.dump(name)) for name in names), None))
         return holders
 
@@ -246,6 +250,11 @@ class Stage:
         free = self._within(patience_s, lambda: not any(self.keys()), LOOK_S)
         self.note("its keys have ended" if free else "its keys are still there")
         return free
+
+    def until_everywhere(self, patience_s: float) -> bool:
+        """Return True when each live instance has the resource's key. Return False if one still has
+        none at the end of the wait."""
+        return self._within(patience_s, lambda: all(self.keys()), LOOK_S)
 
     def until_lockable(self, patience_s: float) -> bool:
         """Return True when the resource's keys on the live instances no longer prevent a quorum.
