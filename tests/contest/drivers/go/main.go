@@ -108,7 +108,7 @@ func cpuUs() float64 {
 
 // lock is a library's: acquire returns what the others take; an error that gaveUp names means that it tried in vain.
 type lock struct {
-	acquire func(ctx context.Context, resource string, ttl time.Duration) (any, error)
+	acquire func(ctx context.Context, resource string, ttl, wait time.Duration) (any, error)
 	release func(ctx context.Context, held any) (bool, error)
 	extend  func(ctx context.Context, held any, ttl time.Duration) (bool, error)
 	held    func(ctx context.Context, held any) bool
@@ -130,7 +130,7 @@ func connect(o order) lock {
 	}
 	manager := redsync.New(pools...)
 	return lock{
-		acquire: func(ctx context.Context, resource string, ttl time.Duration) (any, error) {
+		acquire: func(ctx context.Context, resource string, ttl, _ time.Duration) (any, error) {
 			mutex := manager.NewMutex(resource, redsync.WithExpiry(ttl))
 			return mutex, mutex.LockContext(ctx)
 		},
@@ -155,8 +155,8 @@ func redislockOf(o order) lock {
 	client := redislock.New(goredis.NewClient(&goredis.Options{Addr: address.Host}))
 	retry := redislock.LinearBackoff(100 * time.Millisecond)
 	return lock{
-		acquire: func(ctx context.Context, resource string, ttl time.Duration) (any, error) {
-			ctx, cancel := context.WithTimeout(ctx, time.Duration(o.WaitMs)*time.Millisecond)
+		acquire: func(ctx context.Context, resource string, ttl, wait time.Duration) (any, error) {
+			ctx, cancel := context.WithTimeout(ctx, wait)
 			defer cancel()
 			return client.Obtain(ctx, resource, ttl, &redislock.Options{RetryStrategy: retry})
 		},
@@ -203,10 +203,10 @@ func rueidislockOf(o order) lock {
 	}
 	locker(time.Duration(o.TTLMs) * time.Millisecond)
 	return lock{
-		acquire: func(asked context.Context, resource string, ttl time.Duration) (any, error) {
+		acquire: func(asked context.Context, resource string, ttl, wait time.Duration) (any, error) {
 			ctx, cancel := context.WithCancel(context.Background()) // the lock would end with a context that times out
 			defer context.AfterFunc(asked, cancel)()
-			defer time.AfterFunc(time.Duration(o.WaitMs)*time.Millisecond, cancel).Stop()
+			defer time.AfterFunc(wait, cancel).Stop()
 			held, release, err := locker(ttl).WithContext(ctx, resource)
 			return rueidisHeld{held, release}, err
 		},
@@ -228,6 +228,7 @@ func call(o order, lock lock, caller int, begin, measure, end time.Time) seen {
 		resource = "peers:r" + strconv.Itoa(caller)
 	}
 	ttl := time.Duration(o.TTLMs) * time.Millisecond
+	wait := time.Duration(o.WaitMs) * time.Millisecond
 	for {
 		began := time.Now()
 		if !began.Before(end) {
@@ -237,7 +238,7 @@ func call(o order, lock lock, caller int, begin, measure, end time.Time) seen {
 		if measured {
 			s.asked++
 		}
-		held, err := lock.acquire(context.Background(), resource, ttl)
+		held, err := lock.acquire(context.Background(), resource, ttl, wait)
 		granted := time.Now()
 		if err == nil && measured { // however late it was granted: who waits longest must count
 			us := math.Max(float64(granted.Sub(began).Nanoseconds())/1e3, 1)

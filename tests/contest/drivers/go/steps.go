@@ -15,6 +15,7 @@ type words struct {
 	Do       string `json:"do"`
 	Resource string `json:"resource"`
 	TTLMs    int    `json:"ttl_ms"`
+	WaitMs   int    `json:"wait_ms"`
 }
 
 type answer struct {
@@ -52,7 +53,7 @@ func do(ctx context.Context, lock lock, w words, held *any) answer {
 	ttl := time.Duration(w.TTLMs) * time.Millisecond
 	switch w.Do {
 	case "acquire":
-		got, err := lock.acquire(ctx, w.Resource, ttl)
+		got, err := lock.acquire(ctx, w.Resource, ttl, time.Duration(w.WaitMs)*time.Millisecond)
 		if err != nil {
 			return told(false, err)
 		}
