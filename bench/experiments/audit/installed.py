@@ -171,46 +171,35 @@ def _call(command: Sequence[str], folder: Path, cut: Event) -> str:
     kills the programs that pip or cargo start, as a group. Killed programs leave their temporary
     files, so these have a folder of their own.
     """
-    with TemporaryDirectory(prefix="lockbench-install-", ignore_cleanup_errors=True) as scratch:
-        settings = {"GOFLAGS": "-mod=mod", "GOTOOLCHAIN": "local", "TMPDIR": scratch}
-        return _called(command, folder, {**os.environ, **settings}, cut)
-
-
-def _called(
-    command: Sequence[str], folder: Path, environment: Mapping[str, str], cut: Event
-) -> str:
     program = Path(command[0]).name
     deadline_s = time.monotonic() + INSTALL_S
-    try:
-        process = subprocess.Popen(
-            command,
-            cwd=folder,
-            env=environment,
-            text=True,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            start_new_session=True,
-        )
-    except OSError as error:
-        return f"{program} did not run ({type(error).__name__})"
-    with process:
-        while True:
-            try:
-                output, complaints = process.communicate(timeout=LOOK_S)
-                break
-            except subprocess.TimeoutExpired:
-                if cut.is_set() or time.monotonic() > deadline_s:
-                    with suppress(ProcessLookupError):
-                        os.killpg(process.pid, signal.SIGKILL)
-                    return (
-                        f"{program} was cut short"
-                        if cut.is_set()
-                        else f"{program} took over {INSTALL_S:.0f} s"
-                    )
-    lines = [line for line in (complaints or output).splitlines() if line.strip()]
-    return (
-        f"{program} failed: {(lines or ['it said nothing'])[-1][:200]}"
-        if process.returncode
-        else ""
-    )
+    with TemporaryDirectory(prefix="lockbench-install-", ignore_cleanup_errors=True) as scratch:
+        settings = {"GOFLAGS": "-mod=mod", "GOTOOLCHAIN": "local", "TMPDIR": scratch}
+        try:
+            process = subprocess.Popen(
+                command,
+                cwd=folder,
+                env=os.environ | settings,
+                text=True,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        except OSError as error:
+            return f"{program} did not run ({type(error).__name__})"
+        reason = ""
+        with process:
+            while True:
+                try:
+                    output, _ = process.communicate(timeout=LOOK_S)
+                    break
+                except subprocess.TimeoutExpired:
+                    if cut.is_set() or time.monotonic() > deadline_s:
+                        reason = "was cut short" if cut.is_set() else f"took over {INSTALL_S:.0f} s"
+                        with suppress(ProcessLookupError):
+                            os.killpg(process.pid, signal.SIGKILL)
+    if process.returncode and not reason:
+        lines = ["it said nothing", *filter(str.strip, output.splitlines())]
+        reason = f"failed: {lines[-1][:200]}"
+    return f"{program} {reason}" if reason else ""

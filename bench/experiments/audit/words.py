@@ -1,21 +1,20 @@
 """The text of `lockbench audit`: *its result → the schedules under which each lock holds, and every
 fault with its course of events*, verdict first."""
 
+import re
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 
 from bench.experiments.audit.result import CONTROL, NO_FAULT, AuditResult
 from bench.experiments.judge.result import CourseStep, JudgedRow
+from bench.experiments.judge.words import STYLES
 from bench.measure import verdict as words
 from bench.measure.statistics import wilson
 from bench.report.figures import counted, percent
 from bench.report.html.plot import Figure, Measure, Panel, harm, panels
 from bench.report.junit import Case, Suite, suite_of
 from bench.report.sheet import (
-    BAD,
-    DOUBTFUL,
-    GOOD,
     KeyFigure,
     Part,
     Sentence,
@@ -31,8 +30,7 @@ from bench.report.sheet import (
 UNSEEN = 0.05
 _SIGNS: Mapping[str, str] = {"holds": "✓", "does not": "✗", "not applicable": "–", "not known": "?"}
 _PLURALS = {"holds": "hold", "does not": "do not"}
-_STYLES = {"holds": GOOD, "does not": f"bold {BAD}", "not known": f"bold {DOUBTFUL}"}
-_STYLES |= {_SIGNS[word]: style for word, style in _STYLES.items()}
+_STYLES = STYLES | {_SIGNS[word]: style for word, style in STYLES.items()}
 
 
 def sheet(result: AuditResult, place: str = "") -> Sheet:
@@ -159,26 +157,21 @@ def _happened(name: str, about: str, cells: Iterable[JudgedRow]) -> Iterator[Par
 def evidence(result: AuditResult) -> tuple[Part, ...]:
     """Every fault of a library and every unknown result, step by step, so that a reader can
     reproduce it."""
-    drivers: tuple[str, ...] = ()
-    for place, word in enumerate(result.command):
-        if word == "--drivers":
-            drivers = result.command[place : place + 2]
-        elif word.startswith("--drivers="):
-            drivers = (word,)
+    drivers = re.search(r" --drivers[ =](?:'[^']*'|\S+)", shlex.join(result.command))
     return tuple(
-        _course(cell, drivers)
+        _course(cell, drivers[0] if drivers else "")
         for cell in result.cells
         if cell.course and (cell.verdict == "not known" or not _is_control(cell))
     )
 
 
-def _course(cell: JudgedRow, drivers: Sequence[str]) -> Part:
+def _course(cell: JudgedRow, drivers: str) -> Part:
     times = f": {_seen(cell)}" if cell.plays else ""
     promised = f"Promised: {cell.promise}. " if cell.promise else ""
-    again = shlex.join(
-        ("lockbench", "audit", *drivers, "--library", cell.library, "--schedule", cell.topic)
-    )
     name = f"{cell.library}, {cell.topic}{times}"
+    again = (
+        f"lockbench audit{drivers} --library {shlex.quote(cell.library)} --schedule {cell.topic}"
+    )
     about = f"{cell.happened}. {promised}Again: {again}"
     return table_of(CourseStep, name, about, cell.course)
 
@@ -194,15 +187,13 @@ def _libraries(result: AuditResult) -> list[str]:
 def _seen(cell: JudgedRow) -> str:
     """How often the schedule went wrong, with the interval of the rate if some plays held. A cell
     that does not show a fault has its verdict instead."""
-    rate = wilson(cell.wrong, cell.plays)
-    often = f"{cell.wrong} of {cell.plays}"
     if cell.verdict != "does not":
         return cell.verdict
-    return (
-        often
-        if cell.wrong == cell.plays
-        else f"{often} (95 %: {percent(rate.low, 0)} to {percent(rate.high, 0)})"
-    )
+    often = f"{cell.wrong} of {cell.plays}"
+    if cell.wrong == cell.plays:
+        return often
+    rate = wilson(cell.wrong, cell.plays)
+    return f"{often} (95 %: {percent(rate.low, 0)} to {percent(rate.high, 0)})"
 
 
 def _headline(result: AuditResult) -> str:

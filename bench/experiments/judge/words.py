@@ -60,7 +60,7 @@ ADVICE: Mapping[str, str] = {
     "interrupted-acquire": "on BaseException release what may have been sent",
     "interrupted-release": "send the release again when it was interrupted",
 }
-_STYLES = {
+STYLES = {
     "holds": GOOD,
     "does not": f"bold {BAD}",
     "not known": f"bold {DOUBTFUL}",
@@ -135,7 +135,7 @@ def _parts(result: JudgeResult) -> Iterator[Part]:
     head = ("word", "row", "about", "what happened")
     first = sorted(result.rows, key=lambda row: _ORDER.index(row.verdict))
     rows = tuple((row.verdict, row.topic, row.group, row.happened) for row in first)
-    yield Part("rows", "", head, rows, frozenset(range(4)), below=3, styles=_STYLES)
+    yield Part("rows", "", head, rows, frozenset(range(4)), below=3, styles=STYLES)
     if result.costs:
         about = (
             "four processes want one name and hold it for 2 ms; the CPU has the judge's pipe in it"

@@ -74,13 +74,17 @@ def of_objects(
     return Lock(acquire, methodcaller("release"), extend=extend, is_held=is_held, hold=make)
 
 
+def _in_seconds(make: Callable[..., object]) -> Callable[[str, int, int], object]:
+    """`make` takes its two times in seconds."""
+    return lambda name, ttl_ms, wait_ms: make(
+        name, timeout=ttl_ms / 1000, blocking_timeout=wait_ms / 1000
+    )
+
+
 def redis_lock(module: str, order: ClientOrder) -> Lock:
     """The Lock of redis-py or redis.asyncio, one server."""
-    make_lock = import_module(module).Redis.from_url(order.urls[0]).lock
     return of_objects(
-        lambda name, ttl_ms, wait_ms: make_lock(
-            name, timeout=ttl_ms / 1000, blocking_timeout=wait_ms / 1000
-        ),
+        _in_seconds(import_module(module).Redis.from_url(order.urls[0]).lock),
         lambda lock, ttl_ms: lock.extend(ttl_ms / 1000, replace_ttl=True),
         methodcaller("owned"),
     )
@@ -90,11 +94,8 @@ async def coredis(order: ClientOrder) -> Lock:
     """coredis' Lock, one server."""
     client = import_module("coredis").Redis.from_url(order.urls[0])
     await client.__aenter__()
-    make_lock = partial(import_module("coredis.patterns.lock").Lock, client)
     return of_objects(
-        lambda name, ttl_ms, wait_ms: make_lock(
-            name, timeout=ttl_ms / 1000, blocking_timeout=wait_ms / 1000
-        ),
+        _in_seconds(partial(import_module("coredis.patterns.lock").Lock, client)),
         lambda lock, ttl_ms: lock.extend(ttl_ms / 1000),
     )
 
