@@ -148,7 +148,7 @@ def test_a_set_that_is_under_way_at_the_grant_is_no_extension_by_a_minority() ->
 
         def grants_early(*_: object) -> Said:
             reply = grant()
-            late_set = partial(server.restore, RESOURCE, LONG_MS, server.dump(RESOURCE))
+            late_set = partial(server.restore, RESOURCE, LONG_MS, server.dump(RESOURCE) or b"")
             server.delete(RESOURCE)
             under_way.append(threading.Timer(0.2, late_set))
             under_way[0].start()
@@ -160,7 +160,7 @@ def test_a_set_that_is_under_way_at_the_grant_is_no_extension_by_a_minority() ->
                 under_way[0].cancel()
                 under_way[0].function()
 
-        client.acquire = grants_early  # type: ignore[method-assign]
+        client.acquire = grants_early  # type: ignore[assignment,method-assign]
         stage.forget = forgets  # type: ignore[method-assign]
         stage.party = lambda: client  # type: ignore[method-assign]
         assert asked(stage, SCHEDULES["extend-by-minority"]).wrong == ""

@@ -49,7 +49,7 @@ WAITED_S = 2.0
 LOOK_S = 0.02
 # These keys lock nothing: a list that wakes waiters (python-redis-lock), and the reply of a release
 # that a client may ask for again (Redisson, for a third of a minute).
-_NOTES = re.compile(rb"signal|_unlock_latch")
+_NOTES = re.compile("signal|_unlock_latch")
 # A JVM needs half the CPU to start with these options. Only its timing differs.
 _BRIEF = {"JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
 
@@ -212,7 +212,9 @@ class Stage:
         codes = self.fleet.exit_codes()
         for index, server in enumerate(self._servers):
             if codes[index] is None and index not in self._stopped:
-                names = [name for name in server.keys(f"*{RESOURCE}*") if not _NOTES.search(name)]
+                names = [
+                    name for name in server.keys(f"*{RESOURCE}*") if not _NOTES.search(str(name))
+                ]
                 holders.append(next((repr(server.dump(name)) for name in names), None))
         return holders
 
