@@ -62,7 +62,7 @@ def put_between_marks(path: Path, mark: str, text: str) -> None:
         _, end_mark, after = rest.partition(end)
         if not end_mark:
             raise EnvironmentNotReadyError(
-                f"{path} has no place for the table: write {begin} and {end} into it"
+                f"{path} has no place for the table; add the lines {begin} and {end}"
             )
         path.write_text(f"{before}{begin}\n{text}\n{end}{after}", encoding="utf-8")
 

@@ -48,38 +48,50 @@ _number = partial(number, empty="no service in view")
 _GLANCE = (
     _number(
         "Failed",
-        "Acquires without a quorum, with a split vote, or too late: see the instances.",
+        "Acquires without a quorum, with a split vote, or too late. If high, look at the "
+        "instances.",
         _failed(),
         empty=_IDLE,
     ),
-    _number("Slow", "Leases that took longer than slow_s: see for whom.", _slow(), empty=_IDLE),
     _number(
-        "Acquire p99", "High with many waiting: a hot resource; else: an instance.", _acquire[1]
+        "Slow",
+        "Leases that took longer than slow_s. Other panels show which service.",
+        _slow(),
+        empty=_IDLE,
+    ),
+    _number(
+        "Acquire p99",
+        "High with many callers waiting: a hot resource. High with few: an instance.",
+        _acquire[1],
     ),
     _number(
         "Instances beyond the quorum",
-        "For the process that has fewest. Below 0 nothing can be locked.",
+        "For the process with the fewest votes. Below 0 no lock is possible.",
         _spare,
     ),
     _number(
         "Leases overdue",
-        "Ran out, not given back: hold shorter, or keep_alive.",
+        "Leases that ended without a release. Hold them for less time, or use keep_alive.",
         _over(),
         red_above=1,
     ),
-    _number("Leases gone", "Found gone, per second: somebody worked without its lock.", _gone()),
+    _number(
+        "Leases gone", "Leases that were gone, per second. Somebody worked without a lock.", _gone()
+    ),
 )
 _COURSE = (
-    lines("Outcomes", "Contended is an answer: somebody else holds it.", _outcomes, stacked=True),
+    lines(
+        "Outcomes", "Contended means that somebody else holds the lock.", _outcomes, stacked=True
+    ),
     lines(
         "Acquire latency",
-        "Successes. Points lead to the service's traces.",
+        "Successful acquires. Points lead to the traces of the service.",
         *_acquire,
         exemplars=True,
     ),
     lines(
         "Callers",
-        "Waiting grows, holding does not: a hot resource, or no quorum answers.",
+        "If only waiting grows: a hot resource, or no quorum answers.",
         _holding,
         _waiting,
     ),
@@ -89,28 +101,30 @@ _hold = _p99("redlock.hold.duration", _CLASS)
 _WHOM = (
     lines(
         "Failed, by service",
-        "One service: its network or settings; all: the instances.",
+        "One slow service: its network or settings. All slow: the instances.",
         _failed(("job",)),
     ),
     lines(
         "Slow, by class",
-        "By service and class of resource: which lock is waited for.",
+        "By service and class of resource: the locks that callers wait for.",
         _slow(_CLASS),
     ),
-    lines("Leases gone, by class", "Whose work ran without its lock.", _gone(_CLASS)),
+    lines("Leases gone, by class", "Services that worked without their lock.", _gone(_CLASS)),
     lines("Leases overdue, by class", "Who works past its lease.", _over(_CLASS)),
 )
 _WHY = (
-    lines("Hold p99", "Grant to release. Near the TTL: keep_alive.", _hold),
+    lines("Hold p99", "From grant to release. Near the TTL, use keep_alive.", _hold),
     lines(
         "Release p99",
-        "Slow: an instance, or the network.",
+        "If slow, an instance or the network is slow.",
         _p99("redlock.release.duration", ("job",)),
     ),
-    lines("Rounds per acquire, p99", "Many: contenders collide; widen the retry window.", _tries),
+    lines(
+        "Rounds per acquire, p99", "If many, contenders collide. Widen the retry window.", _tries
+    ),
     lines(
         "Split votes",
-        "Rounds that nobody could win: too many at once.",
+        "Rounds that nobody could win. Too many callers at once.",
         _rate("redlock.split_votes", ("job",)),
     ),
 )
@@ -123,21 +137,25 @@ _errors = _rate("redlock.instance.errors", (*INSTANCE, "error_type"))
 _INSTANCES = (
     lines(
         "Votes for its clients",
-        "1: for every process. 0: down, lagging or abstaining for one.",
+        "1: votes for every process. 0: down, lagging or abstaining for one process.",
         _voting,
     ),
     lines(
         "Abstaining",
-        "1 while it may have forgotten locks; it votes again after one TTL.",
+        "1 while the instance may have forgotten locks. It votes again after one TTL.",
         _abstains,
     ),
-    lines("Reply to a SET, p99", "One above the others: its AOF policy, disk, machine.", _replies),
+    lines(
+        "Reply to a SET, p99",
+        "If one is above the others, check its AOF policy, disk and machine.",
+        _replies,
+    ),
 )
 _TROUBLES = (
-    lines("Errors", "By instance and kind: TIMEOUT, CLOSED, or what it answered.", _errors),
+    lines("Errors", "By instance and kind: TIMEOUT, CLOSED, or the answer.", _errors),
     lines(
         "Reconnects",
-        "Restarts, or a network that drops.",
+        "Restarts, or a network that drops connections.",
         _rate("redlock.instance.reconnects", INSTANCE),
     ),
     lines(
@@ -145,7 +163,7 @@ _TROUBLES = (
     ),
     lines(
         "Votes",
-        "Of observed attempts. Absent: it was not asked.",
+        "For observed attempts. Without a line, the instance was not asked.",
         _rate("redlock.votes", ("redlock_vote",)),
     ),
 )
@@ -157,8 +175,8 @@ def production() -> str:
     service = choice("service", "Service", "who locks", "job", apps, of="redlock.leases.held")
     variables = (service, *instances(f'{apps}, job=~"$service"'))
     about = (
-        "Applications with lockcore.otel.instrument: is locking fine, for whom not, which "
-        "instance, what to do."
+        "Applications with lockcore.otel.instrument: whether locking works, for which service it "
+        "fails, which instance is to blame, what to do."
     )
     shelves = (
         ("Is locking fine?", 4, _GLANCE),

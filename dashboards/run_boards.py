@@ -25,13 +25,13 @@ _ENDED = "redlock.acquire.outcomes"
 _leases = partial(total, _ENDED, redlock_outcome="acquired")
 _broken = partial(total, "redlock.safety.violations", redlock_violation_kind="service_fault")
 _UNSAFE = (
-    "Leases on one resource valid at the same time. Must be 0; without a figure no oracle ran."
+    "Leases on one resource that were valid at the same time. Must be 0. Without a figure, no "
+    "oracle ran."
 )
 _NO_ORACLE = "no oracle ran"
 _NO_CRASH = "no crash in view"
 _WHOLE_RUN = (
-    "Leases over the time its users ran, warm-up and drain included; averaged over the runs "
-    "in view."
+    "Leases per second while users ran, with warm-up and drain. The average of the runs in view."
 )
 
 
@@ -54,38 +54,38 @@ _GLANCE = (
     ),
     number(
         "Leases",
-        "Acquired in the runs in view, warm-up and drain included: `totals` of result.json.",
+        "Leases acquired in the runs in view, with warm-up and drain (`totals` of result.json).",
         _taken,
     ),
     number("Rate of the whole run", _WHOLE_RUN, queries.whole_rate()),
     number(
         "Acquire p99",
-        "Of all acquires in view, from the intended start; 100 s: over 1 % failed.",
+        "For all acquires in view, from the intended start. 100 s means that over 1 % failed.",
         _p99_of_all,
     ),
     number(
         "Within the SLO",
-        "Acquired within the chosen time, of all acquires; failures are misses.",
+        "Share of all acquires that got the lock within the chosen time. Failures count as misses.",
         _in_time,
     ),
 )
 _PERCENTILES = (
-    "From the intended start, of all acquires: 100 s where too many failed. Points are "
-    "exemplars: click one."
+    "From the intended start, for all acquires. 100 s means that too many failed. Points are "
+    "exemplars that you can click."
 )
 _percentiles = [queries.acquire_quantile(q).named(f"p{100 * q:g}") for q in (0.5, 0.9, 0.99, 0.999)]
 _rates = [now(f"redlock.load.{name}").named(name) for name in ("achieved", "offered")]
 _RATE = (
     lines(
         "Rate offered and achieved",
-        "Leases per second; in open loop the schedule. A gap: not sustained.",
+        "Leases per second, and the schedule of an open loop. A gap means not sustained.",
         *_rates,
     ),
     lines("Acquire latency, percentiles", _PERCENTILES, *_percentiles, exemplars=True),
 )
 _OTHERS = (
-    "Release: send to answer. Hold: grant to release. Hand-off: a holder's release to the "
-    "next grant there."
+    "Release: send to answer. Hold: grant to release. Hand-off: release to the next grant of the "
+    "resource."
 )
 _others = [
     quantile(0.99, f"redlock.{legend.replace('-', '')}.duration").named(f"{legend} p99")
@@ -100,7 +100,7 @@ _outcomes = rate(_ENDED, ("redlock_outcome",))
 _held = Query(now("redlock.leases.held").expr, "{caller}", "holding")
 _waiting = now("redlock.callers.waiting").named("waiting")
 _OUTCOMES = (
-    lines("Outcomes", "Acquires that returned, by how they ended.", _outcomes, stacked=True),
+    lines("Outcomes", "Acquires that returned, by outcome.", _outcomes, stacked=True),
     lines(
         "Callers",
         "Callers that hold a lease and callers that wait for one.",
@@ -115,11 +115,13 @@ _validity = queries.mean("redlock.lease.validity").named("mean")
 _faults = state("redlock.fault.active", ("redlock_fault_kind", "redlock_fault_target"))
 _LEASES = (
     lines(
-        "Validity left at the grant", "Of a lease: TTL minus the time taken minus drift.", _validity
+        "Validity left at the grant",
+        "The validity of a lease: TTL minus elapsed time minus drift.",
+        _validity,
     ),
     lines(
         "Leases gone and keys expired",
-        "Found gone at their release; not released in time.",
+        "Leases that were gone at their release, or were not released in time.",
         _gone,
         _expired,
     ),
@@ -132,12 +134,13 @@ def overview() -> str:
     slo = (
         dashboard.CustomVariable("slo")
         .label("SLO (s)")
-        .description("an acquire should take no longer")
+        .description("the longest time that an acquire should take")
     )
     slo.current(VariableOption(selected=True, text="0.01", value="0.01"))
     slo.values(",".join(("0.01", *(bound for bound in SLO_S if bound != "0.01"))))
     about = (
-        "One run as it goes: rate, latency from the intended start, outcomes, callers. Start here."
+        "One run while it runs: rate, latency from the intended start, outcomes, callers. Start "
+        "here."
     )
     latency = ("Rate and latency", 9, _RATE), ("", 9, _LATENCY)
     shelves = (
@@ -165,18 +168,18 @@ _MARGINS = (
     ),
     number(
         "Leases without reserve",
-        "Granted by exactly a quorum: an instance that forgets loses the lock.",
+        "Leases granted by exactly a quorum. One instance that forgets loses such a lock.",
         _bare,
     ),
     number(
         "Instances beyond the quorum",
-        "Voting now, minus the quorum. Below 0 nothing can be locked.",
+        "Instances that vote now, minus the quorum. Below 0 no lock is possible.",
         _spare,
         empty="not known now",
     ),
     number(
         "Restarts",
-        "During the runs in view: each may have forgotten its locks.",
+        "Restarts in the runs in view. Each instance may have forgotten its locks.",
         _restarts,
         red_above=1,
     ),
@@ -187,13 +190,13 @@ _margin = queries.mean(_MARGIN).named("mean")
 _VOTES = (
     lines(
         "Votes",
-        "Of each acquire's last round, once it has closed, by what was said.",
+        "Votes of the last round of each acquire, after the round closed.",
         _votes,
         stacked=True,
     ),
     lines(
         "Vote margin",
-        "Granted votes beyond the quorum: so many instances may fail, and the lock holds.",
+        "Granted votes beyond the quorum. The lock survives the failure of this many instances.",
         _margin,
     ),
     lines("Split-brain retries (split votes)", "Rounds per second that nobody could win.", _split),
@@ -204,16 +207,14 @@ _attempts = (
     _half_and_most("redlock.acquire.attempts")[1],
 )
 _ROUNDS = (
-    lines("Dead time of split votes", "An acquire's start to the round that won.", *_dead),
-    lines("Rounds per acquire", "1 = the first round decided it.", *_attempts),
+    lines(
+        "Dead time of split votes", "From the start of an acquire to the round that won.", *_dead
+    ),
+    lines("Rounds per acquire", "1 means that the first round decided.", *_attempts),
 )
 _jain = now("redlock.callers.fairness", function="min")
 _WAITING = (
-    lines(
-        "Polls",
-        "Attempts beyond an acquire's first, and looks at who holds.",
-        rate("redlock.acquire.polls"),
-    ),
+    lines("Polls", "Repeated attempts and queries for the holder.", rate("redlock.acquire.polls")),
     lines(
         "Wakeups",
         "Turns passed between processes (retry policy push).",
@@ -226,39 +227,46 @@ _WAITING = (
     ),
     lines(
         "Fairness among callers",
-        "Jain's index of their leases: 1 is even, 1 ÷ callers is one for all.",
+        "Jain's index of the callers' leases. 1 is even, and 1 ÷ callers means that one caller "
+        "got all.",
         _jain,
     ),
 )
 _median, _slow = (quantile(q, _REPLY, INSTANCE) for q in (0.5, 0.99))
 _skew = Query(f"max({_median.expr}) / min({_median.expr})", "x", "slowest ÷ fastest")
-_TIMED = "By instance; of about 250 acquires a second, and of at least one in 64."
+_TIMED = "By instance, for about 250 acquires per second, and at least one in 64."
 _REPLIES = (
     lines("Reply to a SET, p50", _TIMED, _median),
     lines("Reply to a SET, p99", _TIMED, _slow),
-    lines("Latency skew", "Median reply of the slowest instance over that of the fastest.", _skew),
+    lines(
+        "Latency skew",
+        "The median reply time of the slowest instance divided by that of the fastest.",
+        _skew,
+    ),
 )
 _abstains = state("redlock.instance.abstaining", INSTANCE, function="max")
 _INSTANCES = (
     lines(
         "Voting instances",
-        "Below the quorum nothing can be locked.",
+        "Below the quorum no lock is possible.",
         queries.voting().named("voting"),
         _needed,
     ),
     lines(
         "Abstaining",
-        "1 while an instance does not vote, as it may have forgotten locks.",
+        "1 while an instance does not vote, because it may have forgotten locks.",
         _abstains,
     ),
     lines(
-        "Commands", "What the load sent, by instance.", rate("redlock.instance.commands", INSTANCE)
+        "Commands",
+        "Commands that the load sent, by instance.",
+        rate("redlock.instance.commands", INSTANCE),
     ),
 )
 _errors = total("redlock.instance.errors", (*INSTANCE, "error_type"))
 _errors = _errors.named("{{server_address}}:{{server_port}} {{error_type}}")
 _TROUBLES = (
-    lines("Errors", "Met by the load since the run began, by instance and kind.", _errors),
+    lines("Errors", "Errors that the load met since the run began, by instance and kind.", _errors),
     lines(
         "Reconnects",
         "Connections made anew, by instance.",
@@ -298,11 +306,11 @@ _reply = quantile(0.99, _REPLY, _BY, whole=True)
 _stalls = _each_lease("redis.aof.delayed_fsyncs")
 _PRICE = (
     bars("Rate of the whole run", _WHOLE_RUN, queries.whole_rate(_BY)),
-    bars("Acquire p50", "Of all leases of the runs, from the intended start.", _p50),
-    bars("Acquire p99", "Of all leases of the runs, from the intended start.", _p99),
+    bars("Acquire p50", "For all leases of the runs, from the intended start.", _p50),
+    bars("Acquire p99", "For all leases of the runs, from the intended start.", _p99),
     bars(
         "Fsyncs per lease",
-        "Of all instances, where the fault shim counts them.",
+        "Sum over all instances, if the fault shim counts them.",
         _each_lease("redis.aof.fsyncs"),
         empty="no shim counted",
     ),
@@ -310,7 +318,9 @@ _PRICE = (
         "Stalls per lease", "Writes postponed behind a running sync (aof_delayed_fsync).", _stalls
     ),
     bars(
-        "Reply to a SET, p99", "Of all instances over the whole runs, of observed attempts.", _reply
+        "Reply to a SET, p99",
+        "For all instances over the whole runs, from observed attempts.",
+        _reply,
     ),
 )
 _lost = total("redlock.crash.lost_locks", _BY)
@@ -324,13 +334,13 @@ _LOSS = (
         empty=_NO_CRASH,
     ),
     bars(
-        "Lost window, p99",
-        "How far back before a crash acknowledged locks were lost.",
-        _window,
-        empty=_NO_CRASH,
+        "Lost window, p99", "Age of lost acknowledged locks at a crash.", _window, empty=_NO_CRASH
     ),
     bars(
-        "Double grants", "Leases valid beside another one after a crash.", _doubled, empty=_NO_CRASH
+        "Double grants",
+        "Leases that overlap another lease after a crash.",
+        _doubled,
+        empty=_NO_CRASH,
     ),
     bars("Safety violations", _UNSAFE, _broken(_BY), empty=_NO_ORACLE),
 )
@@ -345,8 +355,8 @@ _SERVERS = (
 def fsync() -> str:
     """Return the board as JSON."""
     about = (
-        "What each AOF policy costs and what it loses. Run the same scenario with --fsync "
-        "none, everysec, always."
+        "The cost and the losses of each AOF policy. Run the same scenario with --fsync none, "
+        "everysec, always."
     )
     shelves = (
         ("The price, by policy", 6, _PRICE),
@@ -376,7 +386,7 @@ _HEALTH = (
     ),
     number(
         "Telemetry dropped",
-        "Made, and not arrived; counts lose nothing.",
+        "Telemetry that was made but did not arrive. Counts lose nothing.",
         total("redlock.telemetry.dropped"),
     ),
 )
@@ -385,9 +395,8 @@ _lag = _half_and_most("redlock.scheduler.lag")
 _LOAD = (
     lines(
         "CPU of the load",
-        "Of one core, by load process. From 90 % on the rate is a lower bound. At 0 "
-        "nothing is heard of it any more: "
-        "it was killed, or it stands still (alert LoadProcessSilent).",
+        "Share of one core, by load process. From 90 % on, the rate is a lower bound. At 0 the "
+        "process is silent: it was killed, or it stands still (alert LoadProcessSilent).",
         _cpu,
     ),
     lines("Scheduler lag", "How late a load process wakes; probed every 10 ms.", *_lag),
@@ -411,17 +420,17 @@ _speed = _against(queries.whole_rate(), queries.whole_rate(run="$baseline"))
 _ratio_of = partial(number, empty="choose a run and a baseline")
 _RATIOS = (
     _ratio_of(
-        "Rate", "Leases per second of the whole run; above 1 the chosen run is faster.", _speed
+        "Rate", "Leases per second of the whole run. Above 1, the chosen run is faster.", _speed
     ),
-    _ratio_of("Acquire p50", "Below 1 the chosen run is faster.", _latency(0.5)),
-    _ratio_of("Acquire p99", "Below 1 the chosen run is faster.", _latency(0.99)),
+    _ratio_of("Acquire p50", "Below 1, the chosen run is faster.", _latency(0.5)),
+    _ratio_of("Acquire p99", "Below 1, the chosen run is faster.", _latency(0.99)),
     _ratio_of(
         "Client CPU per lease",
-        "Below 1 the chosen run is cheaper.",
+        "Below 1, the chosen run is cheaper.",
         _per_lease("redlock.client.cpu"),
     ),
     _ratio_of(
-        "Server CPU per lease", "Below 1 the chosen run is cheaper.", _per_lease("redis.cpu.time")
+        "Server CPU per lease", "Below 1, the chosen run is cheaper.", _per_lease("redis.cpu.time")
     ),
 )
 
@@ -429,7 +438,7 @@ _RATIOS = (
 def generator() -> str:
     """Return the board as JSON."""
     about = (
-        "Whether the load generator was good enough to be believed, and the chosen run "
+        "Whether the load generator was good enough to trust its figures, and the chosen run "
         "against a baseline."
     )
     named = choice("baseline_name", "Baseline's name", "its --name", queries.NAME)

@@ -59,7 +59,7 @@ class GetSet(_Unchecked):
 
     about = About(
         how="GET the variable, SET it to 1 if it is 0",
-        flaw="not atomic: all who read 0 before the first SET get the lock",
+        flaw="not atomic: all callers that read 0 before the first SET get the lock",
         safe=False,
         points=("after-get",),
     )
@@ -83,9 +83,7 @@ class Setnx(_Unchecked):
     """
 
     about = About(
-        how="SETNX, no TTL; DEL",
-        flaw="a holder that dies holds for ever",
-        safe=True,
+        how="SETNX, no TTL; DEL", flaw="a holder that dies keeps the lock for ever", safe=True
     )
 
     def attempt(self, resource: str, ttl_ms: int) -> Lease | Refusal:
@@ -105,7 +103,7 @@ class SetnxExpire(_Unchecked):
 
     about = About(
         how="SETNX, then EXPIRE; DEL",
-        flaw="a crash between the two leaves a key without TTL; its DEL removes a successor's lock",
+        flaw="a crash between them leaves a key without TTL; its DEL removes a successor's lock",
         safe=False,
         points=("after-setnx",),
     )
@@ -128,9 +126,8 @@ class TimestampGetset(PlainRecipe):
     """
 
     about = About(
-        how="SETNX with the end as value; an ended lock is taken over by GETSET; DEL while "
-        "not ended",
-        flaw="needs synchronised clocks; the loser of a takeover overwrites the winner's end",
+        how="SETNX with the end time as value; GETSET takes over an ended lock; DEL if not ended",
+        flaw="needs synchronised clocks; the loser of a takeover overwrites the winner's end time",
         safe=False,
         points=("after-get", "after-check"),
     )
@@ -180,8 +177,8 @@ class TimestampSet(TimestampGetset):
 
     about = replace(
         TimestampGetset.about,
-        how="as timestamp-getset, but an ended lock is taken over by SET",
-        flaw="two winners at a takeover; needs synchronised clocks",
+        how="like timestamp-getset, but SET takes over an ended lock",
+        flaw="two callers can win a takeover; needs synchronised clocks",
     )
 
     def take_over(self, key: str, observed: bytes, end_ms: int) -> bool:
@@ -198,9 +195,8 @@ class Company2013(TimestampGetset):
 
     about = replace(
         TimestampGetset.about,
-        how="as timestamp-getset; the release reads the key: not expired → DEL",
-        flaw="a blocked owner deletes its successor's lock: the check reads the successor's "
-        "timestamp",
+        how="like timestamp-getset, but the release reads the key and deletes it if not expired",
+        flaw="a blocked owner deletes its successor's lock: it reads the successor's timestamp",
     )
 
     def give_back(self, lease: Lease) -> Outcome:
@@ -218,8 +214,8 @@ class SetNxFixed(_Unchecked):
     """
 
     about = About(
-        how="SET NX PX with the same value for all; DEL",
-        flaw="deletes somebody else's lock after its own has expired",
+        how="SET NX PX with the same value for all callers; DEL",
+        flaw="deletes another caller's lock after its own lock has expired",
         safe=False,
     )
 
@@ -235,7 +231,7 @@ class SetNxGetDel(PlainRecipe):
 
     about = About(
         how="SET NX PX with a unique value; GET, and DEL if it is ours",
-        flaw="the gap between GET and DEL: the key may be another's by then",
+        flaw="between GET and DEL, the key may become another caller's",
         safe=False,
         points=("after-get",),
     )
@@ -301,7 +297,7 @@ class Semaphore(SetNxLuaRecipe):
     """
 
     about = replace(
-        SetNxLuaRecipe.about, how="as many keys as holders, each a set-nx-lua", counts=True
+        SetNxLuaRecipe.about, how="one set-nx-lua key for each possible holder", counts=True
     )
     # The number of callers beyond the capacity that may hold the resource.
     too_many: ClassVar[int] = 0
@@ -353,7 +349,7 @@ class SemaphoreOffByOne(Semaphore):
     Flawed, on purpose: do not copy it.
     """
 
-    about = replace(Semaphore.about, flaw="it lets one more in than may hold it", safe=False)
+    about = replace(Semaphore.about, flaw="it admits one caller too many", safe=False)
     too_many: ClassVar[int] = 1
 
 
@@ -364,9 +360,8 @@ class Backoff(PlainRecipe):
     """
 
     about = About(
-        how="SET NX PX with a uuid1; refused: wait 0.1 s, doubling to 5 s; used without "
-        "try/finally",
-        flaw="starves who waits long; an exception in the body leaks the lock",
+        how="SET NX PX with a uuid1; waits 0.1 s after a refusal, doubling to 5 s; no try/finally",
+        flaw="callers that wait long starve; an exception in the body leaks the lock",
         safe=True,
     )
 
@@ -515,8 +510,8 @@ class WatchdogNaive(Watchdog):
 
     about = replace(
         Watchdog.about,
-        how="as watchdog, but renewed by a plain PEXPIRE",
-        flaw="after a pause it extends a stranger's lock, and believes that it is its own",
+        how="like watchdog, but a plain PEXPIRE renews the lock",
+        flaw="after a pause it extends another caller's lock, and treats it as its own",
         safe=False,
     )
 

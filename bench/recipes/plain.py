@@ -311,7 +311,7 @@ class PlainRecipe:
         if refused or len(servers) - len(troubles) < cls.needed(len(servers)):
             trouble = (refused or troubles)[0]
             raise EnvironmentNotReadyError(
-                f"{trouble}; mend that, or name another instance with --target"
+                f"{trouble}; correct that, or name another instance with --target"
             )
         return cls(servers, settings)
 
@@ -327,7 +327,9 @@ class PlainRecipe:
     ) -> Lease | Denied:
         """Acquire as `acquire` does, but with the function `attempt` for each attempt."""
         if not 1 <= ttl_ms <= self.settings.max_ttl_ms:
-            raise ValueError(f"ttl_ms {ttl_ms} is not 1 … max_ttl_ms ({self.settings.max_ttl_ms})")
+            raise ValueError(
+                f"ttl_ms {ttl_ms} is not in 1 … max_ttl_ms ({self.settings.max_ttl_ms})"
+            )
         first_ns = monotonic_ns()
         deadline_ns = first_ns + wait_ms * NS_PER_MS
         attempts = split_votes = 0

@@ -64,7 +64,7 @@ class ReaderWriter(SetNxLuaRecipe):
 
     about = replace(
         SetNxLuaRecipe.about,
-        how="one instance: readers in a sorted set, a writer in a key beside it, by Lua",
+        how="one instance: Lua keeps readers in a sorted set, and a writer in a key beside it",
         shares=True,
         beside=(":readers",),
     )
@@ -106,8 +106,8 @@ class ReaderWriterLate(ReaderWriter):
 
     about = replace(
         ReaderWriter.about,
-        how="as reader-writer, but a writer looks first and sets its key after that",
-        flaw="whoever comes between a writer's look and its SET holds it, too",
+        how="like reader-writer, but a writer first looks and then sets its key",
+        flaw="a caller that comes between a writer's look and its SET also holds the resource",
         safe=False,
         points=("after-check",),
     )

@@ -43,8 +43,8 @@ class RedlockRecipe(Observer):
     """A connected lockcore.Redlock, which this object also observes."""
 
     about = About(
-        how="lockcore's Redlock: all N instances at once, pipelined and multiplexed",
-        flaw="none known within its assumptions: bounded clock drift, delayed restart",
+        how="lockcore's Redlock asks all N instances at once, pipelined and multiplexed",
+        flaw="none known within its assumptions (bounded clock drift, delayed restart)",
         safe=True,
         most=None,
         usual=5,
@@ -73,7 +73,7 @@ class RedlockRecipe(Observer):
             raise UsageError(str(error)) from error
         except InstanceError as error:
             raise EnvironmentNotReadyError(
-                f"{error}; mend that, or name other instances with --target"
+                f"{error}; correct that, or name other instances with --target"
             ) from error
         if settings.attempts is not None:
             self._log = AttemptLog(settings.attempts, settings.process, lock.observe_every)
@@ -150,8 +150,8 @@ class RedlockSequential(PlainRecipe):
     the previous one."""
 
     about = About(
-        how="Redlock through redis-py: N instances one after the other, always in the same order",
-        flaw="slow: N round trips, and as wide a window for split votes",
+        how="Redlock through redis-py: one instance after another, always in the same order",
+        flaw="slow: N round trips, and a window for split votes of the same length",
         safe=True,
         most=None,
         usual=5,
@@ -219,8 +219,8 @@ class RedlockRandomOrder(RedlockSequential):
 
     about = replace(
         RedlockSequential.about,
-        how="as redlock-sequential, but every round asks the instances in a random order",
-        flaw="slow, and splits the votes more often than one order for all",
+        how="like redlock-sequential, but every round asks the instances in a random order",
+        flaw="slow, and splits the votes more often than one common order",
     )
 
     def __init__(self, servers: Sequence[PlainInstance], settings: RecipeSettings) -> None:
@@ -260,8 +260,8 @@ class MajorityRelease(RedlockSequential):
 
     about = replace(
         RedlockSequential.about,
-        how="as redlock-sequential, but the release stops once a quorum has confirmed it",
-        flaw="the keys left on the minority block the next holder until their TTL",
+        how="like redlock-sequential, but the release stops after a quorum has confirmed it",
+        flaw="keys left on the minority block the next holder until their TTL ends",
         least=2,
     )
     stops_at_quorum = True

@@ -97,21 +97,21 @@ class RecipeEntry:
         about = self.about
         if shared and not about.shares:
             raise UsageError(
-                f"the recipe {self.name} has no readers, and --shared asks for some; "
-                "use --recipe reader-writer"
+                f"the recipe {self.name} has no readers, but --shared needs readers; use --recipe "
+                "reader-writer"
             )
         if about.shares and not shared:
             raise UsageError(f"the recipe {self.name} is for readers and writers; add --shared")
         if capacity > 1 and not about.counts:
             raise UsageError(
-                f"the recipe {self.name} lets one caller hold a resource, and --capacity is "
+                f"the recipe {self.name} lets one caller hold a resource, but --capacity is "
                 f"{capacity}; use --recipe semaphore"
             )
         if not about.least <= instances <= (about.most or instances):
             noun = "instance" if about.most == 1 else "instances"
             number = "1 was" if instances == 1 else f"{instances} were"
             raise UsageError(
-                f"the recipe {self.name} locks on {about.instances} {noun}, and {number} given; "
+                f"the recipe {self.name} locks on {about.instances} {noun}, but {number} given; "
                 f"use --instances {about.usual}, or one --target for each"
             )
         for pause in pauses:

@@ -45,9 +45,8 @@ class MultiWrite(PlainRecipe):
     """
 
     about = About(
-        how="SET NX PX on the instance in use, then copy to the others; switch the instance "
-        "on an error",
-        flaw="during a switch two clients are granted on two instances, before the copies arrive",
+        how="SET NX PX on one instance, then a copy to the others; an error switches the instance",
+        flaw="during a switch, two instances may grant to two clients before the copies arrive",
         safe=False,
         least=2,
         most=None,
@@ -119,9 +118,11 @@ class MultiWriteUniqueIndex(MultiWrite):
 
     about = replace(
         MultiWrite.about,
-        how="as multi-write; then a row with a unique index in a database (SQLite)",
-        flaw="none while the database lives: it is the lock, and catches the double grants of "
-        "multi-write",
+        how="like multi-write, and then a row with a unique index in a database (SQLite)",
+        flaw=(
+            "none while the database lives: it is the lock, and it catches multi-write's double "
+            "grants"
+        ),
         safe=True,
     )
 
@@ -198,8 +199,8 @@ def replicate(urls: Sequence[str]) -> None:
         while _ask(url, "INFO", "replication").get("master_link_status") != "up":
             if time.monotonic() > deadline:
                 raise EnvironmentNotReadyError(
-                    f"the replica on port {urlsplit(url).port} was not in step with its "
-                    f"master within {PATIENCE_S:g} s"
+                    f"the replica on port {urlsplit(url).port} did not catch up with its master "
+                    f"within {PATIENCE_S:g} s"
                 )
             # No server sends a message when a replica is in step.
             time.sleep(_POLL_S)
@@ -213,7 +214,7 @@ def _ask(url: str, *command: str) -> Any:
         except RedisError as error:
             why = failure_of(target, error)
             raise EnvironmentNotReadyError(
-                f"{target.address} cannot be made master or replica: {why}"
+                f"{target.address} cannot become master or replica: {why}"
             ) from None
 
 
@@ -225,7 +226,7 @@ class ReplicaFailover(PlainRecipe):
 
     about = About(
         how="SET NX PX on the master; an asynchronous replica is promoted at once when it dies",
-        flaw="the promoted replica may lack the key: a lock that was acknowledged is granted again",
+        flaw="the promoted replica may lack the key, so an acknowledged lock is granted again",
         safe=False,
         least=2,
         most=None,
@@ -293,8 +294,8 @@ class ReplicaDelayedPromotion(ReplicaFailover):
 
     about = replace(
         ReplicaFailover.about,
-        how="as replica-failover, but a replica is promoted only after the longest TTL",
-        flaw="none in exclusion; after the master's death nothing can be locked for a TTL",
+        how="like replica-failover, but a replica is promoted only after the longest TTL",
+        flaw="none in exclusion; after the master's death, no lock is possible for one TTL",
         safe=True,
     )
 

@@ -80,9 +80,8 @@ class SetNxBlpop(_Woken):
 
     about = replace(
         SetNxLuaRecipe.about,
-        how="as set-nx-lua, but who waits blocks in BLPOP on a list that the release pushes to",
-        flaw="none in the lock itself; one instance, and a release costs more though nobody "
-        "may wait",
+        how="like set-nx-lua, but waiting callers block in BLPOP on a list that a release fills",
+        flaw="none in the lock itself; one instance, and a release costs more though nobody waits",
     )
 
     def give_back(self, lease: Lease) -> Outcome:
@@ -105,10 +104,8 @@ class SetNxPubsub(_Woken):
 
     about = replace(
         SetNxLuaRecipe.about,
-        how="as set-nx-lua, but who waits has subscribed to a channel to which the release "
-        "publishes",
-        flaw="none in the lock itself; one instance, a connection per waiter, and each "
-        "release wakes them all",
+        how="like set-nx-lua, but waiters subscribe to a channel; a release publishes to it",
+        flaw="none in the lock itself; a connection per waiter, and each release wakes all",
         channels=True,
     )
 

@@ -89,8 +89,8 @@ class Answer(Generic[Stored]):
             wrong = f"its sections cannot be judged ({type(error).__name__}: {error})"
         if wrong:
             raise UsageError(
-                f"{name} is refused, because {wrong}; the file was changed or is damaged, so "
-                "measure it anew"
+                f"{name} is refused, because {wrong}; the file was changed or is damaged, so make "
+                "the result again"
             )
         return earned
 

@@ -26,13 +26,7 @@ from bench.telemetry.looks import Looks
 from bench.telemetry.otlp import CLOSE_S, Otlp
 from bench.telemetry.page import MetricsPage
 from bench.telemetry.points import DataPoint, Snapshot, point
-from bench.telemetry.run import (
-    OLD,
-    Info,
-    Run,
-    current,
-    run_points,
-)
+from bench.telemetry.run import OLD, Info, Run, current, run_points
 from bench.telemetry.settings import TelemetrySettings
 from bench.telemetry.table import VIOLATIONS
 
@@ -134,9 +128,7 @@ class Exporter:
         self._close(HURRIED_S if hurried else CLOSE_S)
         warnings = [*failure, *(self._otlp.complaints() if self._otlp else self._settings.warnings)]
         if missed := self._looks.missed:
-            warnings.append(
-                f"telemetry: {missed} operations were forgotten before they were counted"
-            )
+            warnings.append(f"telemetry: {missed} operations were dropped before they were counted")
         return warnings
 
     def close(self) -> None:

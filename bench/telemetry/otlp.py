@@ -83,8 +83,8 @@ class Otlp:
         except ImportError as error:
             extra = "telemetry-grpc" if GRPC in (settings.metrics, settings.traces) else "telemetry"
             raise EnvironmentNotReadyError(
-                f"telemetry is asked for by OTEL_* variables, and {error.name} is not installed; "
-                f"pip install 'lockbench[{extra}]', or set OTEL_SDK_DISABLED=true"
+                f"OTEL_* variables request telemetry, but {error.name} is not installed; pip "
+                f"install 'lockbench[{extra}]', or set OTEL_SDK_DISABLED=true"
             ) from None
         except Exception as error:  # noqa: BLE001 - exporters check their variables in many ways
             raise UsageError(
@@ -128,7 +128,7 @@ class Otlp:
             )
         elif any(messages):
             sentences.append(
-                f"telemetry: {self._settings.endpoint} took everything and said: {reasons}"
+                f"telemetry: {self._settings.endpoint} accepted everything, but answered: {reasons}"
             )
         return sentences
 
@@ -335,7 +335,8 @@ class CollectorAnswers:
         except (ValueError, DecodeError, json_format.ParseError):
             pass
         raise ConnectionError(
-            f"it answers {response.status_code} with {media or 'bytes'}, which is no OTLP answer"
+            f"it answers {response.status_code} with {media or 'bytes'}, which is not an OTLP "
+            "answer"
         )
 
     def listen(self, exporter: Any) -> None:
@@ -400,7 +401,7 @@ def _refuse_moved(response: HttpAnswer, **_: object) -> None:
     """
     if 300 <= response.status_code < 400:
         raise ConnectionError(
-            f"it answers {response.status_code}: go to "
+            f"it answers {response.status_code} and redirects to "
             f"{response.headers.get('Location', 'nowhere')}"
         )
 

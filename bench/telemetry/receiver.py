@@ -71,7 +71,7 @@ def _fault(endpoint: Endpoint) -> str:
     place = url.hostname, url.port or (_HTTP_PORT if is_http else _OTHER_PORT)
     is_secure = url.scheme == "https" or not (url.scheme or endpoint.insecure)
     fault = _of_secure(place) if is_secure else _of_plain(place, is_grpc=endpoint.protocol == GRPC)
-    return fault and f"{endpoint.variable} names {place[0]}:{place[1]}, and this port {fault}"
+    return fault and f"{endpoint.variable} names {place[0]}:{place[1]}, but this port {fault}"
 
 
 def _of_secure(place: tuple[str, int]) -> str:
@@ -115,7 +115,7 @@ def _of_plain(place: tuple[str, int], *, is_grpc: bool) -> str:
         return ""
     if is_grpc and line == _HTTP:
         return (
-            "speaks HTTP and no gRPC; try port 4317, or set "
+            "speaks HTTP but not gRPC; try port 4317, or set "
             "OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf"
         )
     if is_http_2 and line != _HTTP:

@@ -152,7 +152,7 @@ def _url(variable: str, text: str, protocol: str) -> SplitResult:
         port = url.port
     except ValueError:
         raise UsageError(
-            f"{variable} is no address (its host or port cannot be read); write {example}"
+            f"{variable} is not an address (its host or port cannot be read); write {example}"
         ) from None
     if protocol == GRPC:
         if not host and url.scheme in ("http", "https", ""):
@@ -165,12 +165,11 @@ def _url(variable: str, text: str, protocol: str) -> SplitResult:
             name = f"[{host}]" if ":" in host else host
             meant = f"http://{name}:{port or 4318}"
         raise UsageError(
-            f"{variable} has no scheme, so nothing could be sent there; write {meant}, "
-            "or with https"
+            f"{variable} has no scheme, so nothing can be sent there; write {meant}, or with https"
         )
     if url.scheme not in ("http", "https"):
         raise UsageError(
-            f"{variable} has the scheme {url.scheme}://, which OTLP over HTTP has not; "
+            f"{variable} has the scheme {url.scheme}://, but OTLP over HTTP does not use it; "
             f"write {example}"
         )
     if not host:
@@ -212,7 +211,7 @@ def _protocol(environ: Environ, signal: str) -> str | None:
     named = _word(environ, variable) or HTTP
     if named not in (HTTP, GRPC, _JSON):
         raise UsageError(
-            f"{variable} is {named[:30]!r}, which is no protocol of OTLP; set {HTTP} or {GRPC}"
+            f"{variable} is {named[:30]!r}, which is not a protocol of OTLP; set {HTTP} or {GRPC}"
         )
     return GRPC if named == GRPC else HTTP
 
@@ -254,8 +253,8 @@ def _page(environ: Environ) -> tuple[str, int]:
     port = _number(environ, "OTEL_EXPORTER_PROMETHEUS_PORT", 9464)
     if not 0 <= port <= 65535:
         raise UsageError(
-            f"OTEL_EXPORTER_PROMETHEUS_PORT is {port:g}, which is no port; use 1 … "
-            "65535, or 0 for any"
+            f"OTEL_EXPORTER_PROMETHEUS_PORT is {port:g}, which is not a port; use 1 … 65535, or 0 "
+            "for any"
         )
     return environ.get("OTEL_EXPORTER_PROMETHEUS_HOST") or "127.0.0.1", int(port)
 
@@ -267,5 +266,5 @@ def _number(environ: Environ, name: str, default: float) -> float:
     except ValueError:
         number = math.nan
     if not math.isfinite(number):
-        raise UsageError(f"{name} is {text!r}, which is no number; correct it or unset it")
+        raise UsageError(f"{name} is {text!r}, which is not a number; correct it or unset it")
     return number

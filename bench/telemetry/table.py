@@ -60,7 +60,7 @@ ACQUIRED_AS = Attribute("redlock.outcome", "how an acquire ended", ACQUIRE_OUTCO
 RELEASED_AS = Attribute("redlock.outcome", "how a release ended", RELEASE_OUTCOMES)
 EXTENDED_AS = Attribute("redlock.outcome", "how an extension ended", EXTEND_OUTCOMES)
 VOTE = Attribute(
-    "redlock.vote", "what one instance said; undecided: it had not when the load ended", VOTES
+    "redlock.vote", "the vote of one instance; undecided: no vote came before the load ended", VOTES
 )
 VIOLATION = Attribute("redlock.violation.kind", "which rule of the oracle was broken", VIOLATIONS)
 FAULT = Attribute("redlock.fault.kind", "what was injected", origin="the scenario's [[faults]]")
@@ -69,26 +69,28 @@ FAULT_TARGET = Attribute(
 )
 WORKER = Attribute("redlock.worker", "index of the load process", origin="0 … processes − 1")
 DROPPED_KIND = Attribute("redlock.telemetry.item", "what was dropped", DROPPED)
-CPU_STATE = Attribute("state", "where CPU time went, as INFO splits it", CPU_STATES)
+CPU_STATE = Attribute("state", "the kinds of CPU time that INFO reports", CPU_STATES)
 ADDRESS = Attribute("server.address", "host of the instance", origin="the run's instances")
 PORT = Attribute("server.port", "port of the instance", origin="the run's instances")
 SYSTEM = Attribute("db.system.name", "what the instance is", ("redis",))
 OPERATION = Attribute("db.operation.name", "the command that was timed", ("SET",))
-VOTE_ERROR = Attribute("error.type", "why there was no good answer", ("errored", "silent"))
+VOTE_ERROR = Attribute("error.type", "why there was no successful answer", ("errored", "silent"))
 ERROR = Attribute(
     "error.type",
-    "why there was no good answer",
-    origin="TIMEOUT, CLOSED, an error reply's first word",
+    "why there was no successful answer",
+    origin="TIMEOUT, CLOSED, or the first word of an error reply",
 )
 FLEET = Attribute(
-    "redlock.fleet", "which instances, where a process locks on several", origin="the application"
+    "redlock.fleet",
+    "a group of instances, if a process locks on several groups",
+    origin="the application",
 )
 CLASS = Attribute(
     "redlock.resource.class",
     "one of a few classes of resources",
     origin="the application's mapping",
 )
-RUN_NAME = Attribute("redlock.run.name", "what its user calls the run", origin="--name")
+RUN_NAME = Attribute("redlock.run.name", "the name that the user gave to the run", origin="--name")
 STARTED = Attribute("redlock.run.started", "when the run began, UTC", origin="the run")
 
 _DECADES = [
@@ -162,11 +164,9 @@ INSTRUMENTS: tuple[Instrument, ...] = (
     _histogram(
         "redlock.handoff.duration",
         "s",
-        "a holder's release sent → the next grant there, somebody waiting",
+        "a holder's release sent → the next grant of the resource, while somebody waits",
     ),
-    _histogram(
-        "redlock.lease.validity", "s", "how long a lease was still valid when it was granted"
-    ),
+    _histogram("redlock.lease.validity", "s", "how long a lease was still valid at its grant"),
     _histogram("redlock.acquire.attempts", "{attempt}", "rounds one acquire took", ACQUIRED_AS),
     _counter("redlock.acquire.outcomes", "{acquire}", "acquires that returned", ACQUIRED_AS),
     _counter(
@@ -177,72 +177,66 @@ INSTRUMENTS: tuple[Instrument, ...] = (
         "{vote}",
         "granted votes − quorum of acquired leases, once the round has closed",
     ),
-    _counter("redlock.split_votes", "{round}", "rounds that nobody could win: split-brain retries"),
+    _counter(
+        "redlock.split_votes", "{round}", "rounds that nobody could win (split-brain retries)"
+    ),
     _histogram(
         "redlock.split_vote.dead_time",
         "s",
         "start of an acquire that met a split vote → start of the round that won",
     ),
     _gauge("redlock.leases.held", "{lease}", "callers holding a lease"),
-    _gauge(
-        "redlock.callers.waiting",
-        "{caller}",
-        "callers that have asked for a lease and not got it yet",
-    ),
+    _gauge("redlock.callers.waiting", "{caller}", "callers that wait for a lease"),
     _counter(
         "redlock.handoff.turns",
         "{turn}",
         "turns passed from one process to another (retry policy push)",
     ),
-    _counter(
-        "redlock.acquire.polls",
-        "{attempt}",
-        "attempts beyond an acquire's first, and looks at who holds",
-    ),
+    _counter("redlock.acquire.polls", "{attempt}", "repeated attempts and queries for the holder"),
     _gauge("redlock.acquire.longest", "s", "the longest acquire so far, failed or not"),
     _gauge(
-        "redlock.callers.fairness", "{index}", "Jain's index of the callers' leases so far; 1: even"
+        "redlock.callers.fairness",
+        "{index}",
+        "Jain's index of the callers' leases so far; 1 is even",
     ),
     _counter(
         "redlock.leases.gone",
         "{lease}",
-        "leases found gone, or another's, when they were to be released",
+        "leases that were gone, or another caller's, at their release",
     ),
     # safety
     _counter(
-        "redlock.safety.violations", "{violation}", "broken rules, where an oracle runs", VIOLATION
+        "redlock.safety.violations", "{violation}", "broken rules, if an oracle runs", VIOLATION
     ),
-    _counter(
-        "redlock.safety.judged_leases", "{lease}", "leases judged so far, where an oracle runs"
-    ),
+    _counter("redlock.safety.judged_leases", "{lease}", "leases judged so far, if an oracle runs"),
     _counter(
         "redlock.crash.lost_locks",
         "{lock}",
         "acknowledged locks that an instance forgot in a crash",
     ),
-    _histogram(
-        "redlock.crash.lost_window", "s", "how far back before a crash acknowledged locks were lost"
-    ),
+    _histogram("redlock.crash.lost_window", "s", "age of lost acknowledged locks at a crash"),
     _counter(
-        "redlock.crash.double_grants", "{lease}", "leases valid beside another one after a crash"
+        "redlock.crash.double_grants", "{lease}", "leases that overlap another lease after a crash"
     ),
     # the load
     _gauge(
         "redlock.load.offered",
         "{acquire}/s",
-        "the schedule's rate, of each exporter its share; open loop only",
+        "the rate of the schedule, divided among the exporters; open loop only",
     ),
     _gauge(
         "redlock.load.achieved", "{acquire}/s", "leases acquired per second, in the last interval"
     ),
-    _counter("redlock.load.time", "s", "since the run's users ran, until they had ended"),
+    _counter("redlock.load.time", "s", "time since the users of the run started, until they ended"),
     _counter(
         "redlock.load.late_starts",
         "{acquire}",
-        "operations the timer started late: the generator's fault",
+        "operations that the timer started late, a fault of the generator",
     ),
     _counter(
-        "redlock.load.queued_starts", "{acquire}", "operations due while no caller was free: load"
+        "redlock.load.queued_starts",
+        "{acquire}",
+        "operations due while no caller was free, an effect of the load",
     ),
     _histogram(
         "redlock.scheduler.lag", "s", "how late a load process wakes, probed every 10 ms", WORKER
@@ -253,29 +247,23 @@ INSTRUMENTS: tuple[Instrument, ...] = (
     _gauge(
         "redlock.fault.active",
         "{fault}",
-        "1 if it was in force in the last interval",
+        "1 if the fault was in force in the last interval",
         FAULT,
         FAULT_TARGET,
     ),
-    _gauge("redlock.run.active", "{run}", "1 while its users run, 0 once they have ended"),
-    _gauge(
-        "redlock.run.info",
-        "{run}",
-        "1; what the run is called, in its attributes",
-        RUN_NAME,
-        STARTED,
-    ),
+    _gauge("redlock.run.active", "{run}", "1 while the users of the run work, 0 after they ended"),
+    _gauge("redlock.run.info", "{run}", "always 1; its attributes name the run", RUN_NAME, STARTED),
     _counter(
         "redlock.telemetry.dropped",
         "{item}",
-        "telemetry that was made and did not arrive",
+        "telemetry that was made but did not arrive",
         DROPPED_KIND,
     ),
     # the instances
     _histogram(
         "db.client.operation.duration",
         "s",
-        "an instance's answer to a SET, of observed attempts",
+        "time until an instance answers a SET, for observed attempts",
         SYSTEM,
         OPERATION,
         VOTE_ERROR,
@@ -284,33 +272,38 @@ INSTRUMENTS: tuple[Instrument, ...] = (
     _gauge(
         "redlock.quorum.size",
         "{instance}",
-        "votes that win: more than half of the configured instances",
+        "the quorum: more than half of the configured instances",
     ),
     _gauge(
         "redlock.instance.voting",
         "{instance}",
-        "1 while all load processes get its votes, else 0",
+        "1 while all load processes get the instance's votes, else 0",
         *_INSTANCE,
     ),
     _gauge(
         "redlock.instance.abstaining",
         "{instance}",
-        "1 while it must not vote: may have forgotten",
+        "1 while the instance must not vote, because it may have forgotten locks",
         *_INSTANCE,
     ),
-    _counter("redlock.instance.commands", "{command}", "commands the load sent to it", *_INSTANCE),
+    _counter(
+        "redlock.instance.commands",
+        "{command}",
+        "commands that the load sent to the instance",
+        *_INSTANCE,
+    ),
     _counter("redlock.instance.errors", "{error}", "errors the load met there", ERROR, *_INSTANCE),
     _counter("redlock.instance.reconnects", "{connection}", "connections made anew", *_INSTANCE),
     _counter(
         "redis.restarts",
         "{restart}",
-        "starts since the run began: INFO has another run_id",
+        "restarts of the instance since the run began (INFO shows a new run_id)",
         *_INSTANCE,
     ),
     _counter("redis.cpu.time", "s", "INFO used_cpu_*", CPU_STATE, *_INSTANCE),
     _counter("redis.keys.expired", "{key}", "INFO expired_keys: locks nobody released", *_INSTANCE),
     _counter(
-        "redis.aof.fsyncs", "{fsync}", "fsync calls, where the fault shim counts them", *_INSTANCE
+        "redis.aof.fsyncs", "{fsync}", "fsync calls, if the fault shim counts them", *_INSTANCE
     ),
     _counter(
         "redis.aof.delayed_fsyncs",
@@ -327,13 +320,13 @@ IN_APPLICATIONS: tuple[Instrument, ...] = (
     _counter(
         "redlock.acquire.slow",
         "{acquire}",
-        "leases that took longer to get than the application wants",
+        "leases that took longer than the application allows",
         CLASS,
     ),
     _gauge(
         "redlock.leases.overdue",
         "{lease}",
-        "leases that ran out without being given back, for up to an hour",
+        "leases that ended without a release, for up to an hour",
         CLASS,
     ),
     # Only lockcore.otel has these instruments. It has some of the others, too.

@@ -163,13 +163,13 @@ class Conductor:
         if runner.state != STATE_INIT or len(came) >= expected:
             return
         error = EnvironmentNotReadyError(
-            f"{len(came)} of {expected} workers came within {WORKERS_S:.0f} s "
-            f"({', '.join(came) or 'none'}); "
-            "start lockbench worker --master with this host's address on the others"
+            f"only {len(came)} of {expected} workers came within {WORKERS_S:.0f} s "
+            f"({', '.join(came) or 'none'}); start lockbench worker --master with this host's "
+            "address on the other hosts"
         )
         note_failure(error)
         if self._hosts is not None:
-            self._hosts.dismiss(runner.clients, f"the leader waits no longer: {error}")
+            self._hosts.dismiss(runner.clients, f"the leader stopped waiting: {error}")
         runner.quit()
         # gevent ends the process with this code.
         sys.exit(error.exit_code)
@@ -338,14 +338,15 @@ class Conductor:
             return
         if plan and plan.timed and node not in plan.fleet:
             if self._hosts.send_away(node, f"{msg.data['host']} (pid {msg.data['pid']})"):
-                logger.warning("%s came when the run had begun, and is sent away", msg.data["host"])
+                logger.warning("%s came after the run began, and is sent away", msg.data["host"])
             return
         self._hosts.note_here(node, msg.data)
         theirs, ours = (about.partition(",")[0] for about in (msg.data["about"], versions()))
         if theirs != ours:
             host = msg.data["host"]
             error = EnvironmentNotReadyError(
-                f"{host} has {theirs}, and {ours} leads; install the same on all hosts"
+                f"{host} has {theirs}, but the leader has {ours}; install the same versions on "
+                "all hosts"
             )
             self._fail(Message(FAILED, note_of(error), node))
 

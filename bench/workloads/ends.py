@@ -44,7 +44,7 @@ def interrupt_main_only(is_starting: Callable[[], bool]) -> None:
             get_hub().handle_system_error(type(error), error)
         elif number == 2:
             logger.warning(
-                "giving the locks back; Ctrl-C again leaves them until their TTL has passed"
+                "releasing the locks; a second Ctrl-C leaves them until their TTL has passed"
             )
         else:
             os._exit(130)
@@ -97,9 +97,8 @@ def end_when_stuck(worker: Worker, leader: int | None) -> None:
 
 def _end_stuck(recipe: str, leader: int | None) -> None:
     error = EnvironmentNotReadyError(
-        f"the recipe {recipe} has let no other caller run for {2 * LOOK_S} s; an acquire "
-        "or a release must wait for "
-        "something by gevent"
+        f"the recipe {recipe} has blocked all other callers for {2 * LOOK_S} s; an acquire or a "
+        "release must wait through gevent"
     )
     # The interrupted code may be in the middle of a print, so this code bypasses `sys.stderr`.
     os.write(2, f"lockbench: {error}\n".encode())

@@ -169,8 +169,8 @@ class LocustProcess:
                 )
         except OSError as error:
             raise EnvironmentNotReadyError(
-                f"Locust cannot be started in {self._workdir}: {error.strerror}; see "
-                "whether the folder can be written"
+                f"Locust cannot be started in {self._workdir}: {error.strerror}; check whether "
+                "you may write to the folder"
             ) from error
         finally:
             os.close(text)

@@ -139,16 +139,16 @@ def fault_of_denial(answer: object, start_ns: int, returned_ns: int) -> str:
         return f"an acquire that returned {type(answer).__name__} instead of a Lease or a Denied"
     try:
         if answer.outcome not in REFUSALS:
-            return "a denied acquire with an outcome that none can have"
+            return "a denied acquire with an impossible outcome"
         if not 0 <= answer.split_votes <= answer.attempts < MOST_ATTEMPTS:
-            return "a denied acquire with numbers of attempts that cannot be"
+            return "a denied acquire with an impossible number of attempts"
         if not all(
             type(time_ns) is int and start_ns <= time_ns <= returned_ns
             for time_ns in answer.lost_ns
         ):
             return "a denied acquire with attempts outside the call"
         if any(not 0 <= count <= 255 for count in answer.tally):
-            return "a denied acquire with votes that cannot be"
+            return "a denied acquire with impossible votes"
     except Exception as error:  # noqa: BLE001 - whatever it is, this cannot be read
         return f"a denied acquire that cannot be read ({type(error).__name__})"
     return ""
@@ -274,9 +274,9 @@ class Ledger:
                 or type(granted_ns) is not int
                 or type(until_ns) is not int
             ):
-                return "a lease with times that are no whole numbers"
+                return "a lease whose times are not whole numbers"
             if not 0 < until_ns < LAST_NS:
-                return "a lease with an end that no clock shows"
+                return "a lease with an impossible end"
             in_time = start_ns <= attempt_ns <= granted_ns <= returned_ns
             self._attempt_ns = attempt_ns if in_time else start_ns
             self._granted_ns = granted_ns if in_time else returned_ns
@@ -286,7 +286,7 @@ class Ledger:
         except Exception as error:  # noqa: BLE001 - whatever it is, this cannot be read
             return f"a lease that cannot be read ({type(error).__name__})"
         if not in_time:
-            return "a lease that was begun or granted outside its acquire"
+            return "a lease that began or was granted outside its acquire"
         if believes_grant:
             self.returned_ns = granted_ns
         return fault
@@ -302,9 +302,9 @@ class Ledger:
         self._round = won
         self._owner = hash(lease.owner_token)
         if type(attempts) is not int or type(split_votes) is not int:
-            return "a lease with numbers of attempts that are no whole numbers"
+            return "a lease whose numbers of attempts are not whole numbers"
         if not 0 <= split_votes <= attempts < MOST_ATTEMPTS:
-            return "a lease with numbers of attempts that cannot be"
+            return "a lease with an impossible number of attempts"
         self._rounds = attempts | split_votes << 32
         if lost_ns and not all(
             type(lost) is int and self.start_ns <= lost <= returned_ns for lost in lost_ns
@@ -329,7 +329,7 @@ class Ledger:
                 return until_ns
         except Exception:  # noqa: BLE001, S110 - whatever it is, this cannot be read
             pass
-        self.books.misreport("a lease whose end was taken back while it was held")
+        self.books.misreport("a lease whose end was shortened while it was held")
         return self._until_ns
 
     def _code_of(self, outcome: object) -> int:

@@ -186,7 +186,8 @@ def plan_from(text: bytes | str, what: str) -> Plan:
         plan = decoded(text, Plan, lambda part, value: part(value))
     except msgspec.DecodeError as error:
         raise UsageError(
-            f"{what} is no plan of this lockbench ({error}); install the same version on all hosts"
+            f"{what} is not a plan of this lockbench ({error}); install the same version on all "
+            "hosts"
         ) from error
     for url in plan.targets:
         secrets().learn(url)
@@ -207,8 +208,8 @@ def given_of(options: argparse.Namespace, environ: Mapping[str, str]) -> dict[st
         texts["targets"], _ = targets_of(environ)
     if not texts["targets"]:
         raise UsageError(
-            "there is no instance to lock on; give --target redis://host:port once per instance, "
-            f"or set {TARGETS} (`lockbench fleet` starts some)"
+            "there is no instance to lock on; give --target redis://host:port for each instance, "
+            f"or set {TARGETS} (`lockbench fleet` starts instances)"
         )
     texts["users"] = str(getattr(options, "num_users", None) or 1)
     return texts
@@ -238,8 +239,7 @@ def add_options(parser: Any) -> None:
     parser.add_argument(
         RESULT,
         metavar="DIR",
-        help="put the result there; of a headless run as `lockbench run --out DIR`, which "
-        "leads it then",
+        help="the folder of the result; a headless run then works like `lockbench run --out DIR`",
         include_in_web_ui=False,
     )
 
@@ -277,7 +277,7 @@ def words_of(
 ) -> tuple[list[str], list[str]]:
     """Return the arguments after `lockbench run SCENARIO`, and the targets. Raises UsageError."""
     if not options.run_time:
-        raise UsageError(f"{RESULT} needs the time to measure; give it with -t, as in -t 20s")
+        raise UsageError(f"{RESULT} needs a measured time; set it with -t, as in -t 20s")
     texts = given_of(options, environ)
     targets = texts.pop("targets")
     assert isinstance(targets, list)

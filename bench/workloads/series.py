@@ -64,7 +64,7 @@ class Series:
         """End Locust, because a load process of the last run is missing."""
         error = EnvironmentNotReadyError(
             f"only {len(runner.clients.ready)} of {processes} load processes were ready for the "
-            f"next run within {READY_S:.0f} s; see who ends or stops them, and start anew"
+            f"next run within {READY_S:.0f} s; check what ends or stops them, and start again"
         )
         note_failure(error)
         runner.environment.process_exit_code = error.exit_code

@@ -85,12 +85,7 @@ class Worker:
         self.raised = Raised()
         self.waits = Waits(scenario, plan.ring)
         self.history = WorkerHistory(
-            workdir,
-            index,
-            scenario,
-            environment,
-            self.waits.turns,
-            instances=len(recipe.instances),
+            workdir, index, scenario, environment, self.waits.turns, instances=len(recipe.instances)
         )
         self.probe = GeneratorProbe(workdir, index, self.waits, broke)
         self._contention = Contention(
@@ -380,6 +375,6 @@ def _require_all(recipe: Recipe) -> None:
     for status in recipe.instances:
         if status.state in ("down", "refused"):
             raise EnvironmentNotReadyError(
-                f"{status.address} cannot be used ({status.reason or status.state}); "
-                "mend that, or name other instances with --target"
+                f"{status.address} cannot be used ({status.reason or status.state}); correct "
+                "that, or name other instances with --target"
             )

@@ -249,7 +249,7 @@ def test_an_unreachable_target_is_one_sentence_and_exit_code_3(
     assert code == 3, log
     assert rows == []
     assert log.count("cannot be used") == 1
-    assert "mend that, or name other instances with --target" in log
+    assert "correct that, or name other instances with --target" in log
     assert "sesame" not in log
 
 

@@ -276,7 +276,7 @@ def test_a_lock_that_says_it_was_granted_later_than_it_was_is_found_out(
     assert ended.word in ("VIOLATED", "INCONCLUSIVE", "INVALID"), ended.said
     (said,) = ended.result["safety"]["misreports"]
     assert (
-        "a lease that was begun or granted outside its acquire, which is impossible; "
+        "a lease that began or was granted outside its acquire, which is impossible; "
         "correct the recipe" in said
     )
 
@@ -407,7 +407,7 @@ def test_a_lock_that_never_yields_is_ended_with_a_sentence(
     # 5: two processes hold what they asked nobody for
     assert done.returncode in (3, 4, 5), done.stderr
     said = " ".join((done.stdout + done.stderr).split())
-    assert "the recipe silent has let no other caller run for 2 s; an acquire" in said
+    assert "the recipe silent has blocked all other callers for 2 s; an acquire" in said
     # on a busy machine; else 7
     assert time.monotonic() - began < 60
 

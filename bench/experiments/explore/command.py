@@ -29,19 +29,19 @@ if TYPE_CHECKING:
     "--budget",
     metavar="TIME",
     type=BUDGET,
-    help="time for each recipe  [10s; --exhaustive: as long as it takes]",
+    help="search time per recipe  [10s; with --exhaustive: no limit]",
 )
 @click.option(
     "--schedules",
     metavar="N",
     type=click.IntRange(1),
-    help=("schedules for each recipe, however long they take"),
+    help="how many schedules to play per recipe, without a time limit",
 )
 @click.option(
     "--exhaustive",
     metavar="K",
     type=click.IntRange(0, 4),
-    help="play every schedule with at most K changes, and draw none",
+    help="play every schedule with at most K changes, and no random schedules",
 )
 @click.option(
     "--processes",

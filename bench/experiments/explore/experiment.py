@@ -100,7 +100,7 @@ def _on_servers(
     row: ExploredRow, broken: Broken, server: str | None, searcher: Child, show: Show
 ) -> Replayed:
     """Play a row's smallest schedule on real servers, and return the result."""
-    show(f"{row.recipe}: broken; again on real servers")
+    show(f"{row.recipe}: broken; the schedule is now played on real servers")
     if find_recipe(row.recipe).about.replicated:
         return Replayed(reason="replication cannot be forced")
     if any(change.what == "full" for change in broken.changes):
@@ -218,17 +218,17 @@ def _preconditions(about: About, total: Hunt, *, whole: bool, cut: str) -> Mappi
         return {}
     if cut:
         return {
-            f"all that were asked for ({cut} after {total.played:,} schedules, of which "
-            "none broke it)": False
+            (
+                f"all requested schedules were played ({cut} after {total.played:,} schedules, "
+                "and none broke the recipe)"
+            ): False
         }
     if whole:
-        return {"a lock was asked for while it was held": total.tested > 0}
+        return {"a client requested a lock while another client held it": total.tested > 0}
     if not about.safe:
         return {
-            f"a schedule that shows the flaw (the search ended after {total.played:,} "
-            "schedules)": False
+            f"a schedule shows the flaw (the search ended after {total.played:,} schedules)": False
         }
     return {
-        f"at least {TESTED_LEAST} schedules asked for a lock that was held": total.tested
-        >= TESTED_LEAST
+        f"at least {TESTED_LEAST} schedules requested a held lock": total.tested >= TESTED_LEAST
     }

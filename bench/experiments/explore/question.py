@@ -29,6 +29,8 @@ EXPLORE = Question(
         "lockbench explore --recipe set-nx-get-del",
         "lockbench explore --recipe redlock --budget 60s",
     ),
-    note="Servers and time are simulated; what broke a recipe is played again on real servers "
-    "of our own.",
+    note=(
+        "Servers and time are simulated. A schedule that broke a recipe is played again on real "
+        "servers that lockbench starts."
+    ),
 )

@@ -13,7 +13,7 @@ class Step(Section, frozen=True):
     """One step of a schedule."""
 
     ms: Annotated[float, says("when, since the start")]
-    who: Annotated[int, says("a client's number from 0; -1: a server")]
+    who: Annotated[int, says("number of the client, from 0; -1 for a server")]
     text: Annotated[str, says("what happened")]
 
 
@@ -21,8 +21,10 @@ class Deviation(Section, frozen=True):
     """One deviation of a schedule from the usual course."""
 
     where: Annotated[str, says("start, step, send, reply, serve or skew")]
-    who: Annotated[Count, says("which client, or which server where it is serve; from 0")]
-    visit: Annotated[Count, says("the how manyth passing of that place; from 1")]
+    who: Annotated[
+        Count, says("number of the client, or of the server if `where` is serve; from 0")
+    ]
+    visit: Annotated[Count, says("how often this place had been reached, from 1")]
     what: Annotated[
         str, says("pause, late, lose, cut, kill, ahead, restart, stop, flush, forget, full or die")
     ]
@@ -32,9 +34,9 @@ class Deviation(Section, frozen=True):
 class Replayed(Section, frozen=True, kw_only=True):
     """The replay of a schedule on real servers, in real time."""
 
-    server: Annotated[str, says("name and version; empty: there was none")] = ""
+    server: Annotated[str, says("name and version of the server; empty if there was none")] = ""
     plays: Annotated[Count, says("how often it was played")] = 0
-    same: Annotated[Count, says("how often it broke the same rule")] = 0
+    same: Annotated[Count, says("how often the schedule broke the same rule again")] = 0
     reason: Annotated[str, says("why it was not played")] = ""
 
 
@@ -58,32 +60,34 @@ class Broken(Size, frozen=True, kw_only=True):
     """
 
     rule: Annotated[str, says("which rule, and by whom")]
-    number: Annotated[Count, says("of the schedule it was made from")]
+    number: Annotated[Count, says("number of the original schedule")]
     changes: Annotated[tuple[Deviation, ...], says("what comes differently")]
-    steps: Annotated[tuple[Step, ...], says("what happens, in order; the broken rule last")]
-    replayed: Annotated[Replayed | None, says("on real servers; null: nobody asked")] = None
+    steps: Annotated[tuple[Step, ...], says("the events in order; the broken rule is last")]
+    replayed: Annotated[
+        Replayed | None, says("the result on real servers; null if it was not tried there")
+    ] = None
 
 
 class ExploredRow(Section, frozen=True, kw_only=True):
     """The exploration of one recipe."""
 
     recipe: Annotated[str, says("the lock", shown="table")]
-    safe: Annotated[bool, says("what is known of it: no schedule may break it")]
+    safe: Annotated[bool, says("true if no schedule may break the recipe")]
     clients: Annotated[Count, says("clients, at most")]
     instances: Annotated[Count, says("simulated servers")]
     may: Annotated[
-        Mapping[str, tuple[str, ...]], says("what was allowed to come differently, by place")
+        Mapping[str, tuple[str, ...]], says("the deviations that were allowed, by place")
     ]
     schedules: Annotated[Count, says("played", label="played", shown="table")]
     tested: Annotated[
         Count,
-        says("of those, with a command sent while another client held a lock", shown="table"),
+        says("schedules in which a client sent a command while another held a lock", shown="table"),
     ]
-    took_s: Annotated[Amount, says("of all processes together, processor time")]
-    whole: Annotated[bool, says("exhaustive, and every schedule within the bound was played")] = (
-        False
-    )
-    broken: Annotated[Broken | None, says("null: none of them broke it")] = None
+    took_s: Annotated[Amount, says("processor time of all processes together")]
+    whole: Annotated[bool, says("true if every schedule within the bound was played")] = False
+    broken: Annotated[
+        Broken | None, says("the schedule that broke the recipe; null if none did")
+    ] = None
     verdict: Annotated[RowWord, says("as of lockbench safety", shown="table")]
     reason: Annotated[str | None, says("why it is not known")] = None
 
@@ -100,7 +104,7 @@ class ExploredRow(Section, frozen=True, kw_only=True):
     def schedules_per_s(
         self,
     ) -> Annotated[
-        float | None, says("by processor time; null: not known", label="schedules", shown="table")
+        float | None, says("by processor time; null if unknown", label="schedules", shown="table")
     ]:
         """The number of schedules per second that one core played."""
         return self.schedules / self.took_s if self.took_s else None
@@ -113,7 +117,9 @@ class ExploredRow(Section, frozen=True, kw_only=True):
     @property
     def steps(
         self,
-    ) -> Annotated[int | None, says("of the smallest schedule that breaks it", shown="table")]:
+    ) -> Annotated[
+        int | None, says("steps of the smallest schedule that breaks the recipe", shown="table")
+    ]:
         """The number of steps that break the recipe.
 
         The last entry of a schedule's steps is the broken rule, so it does not count.
@@ -125,10 +131,12 @@ class ExplorePlan(Section, frozen=True):
     """The recipes to explore, and the limits of the search."""
 
     recipes: Annotated[tuple[str, ...], says("only these recipes; empty: all")]
-    budget_s: Annotated[Amount | None, says("for each recipe; null = as long as it takes")]
-    schedules: Annotated[Count | None, says("for each recipe; null = as many as the budget allows")]
+    budget_s: Annotated[Amount | None, says("for each recipe; null means no time limit")]
+    schedules: Annotated[
+        Count | None, says("for each recipe; null means as many as the budget allows")
+    ]
     exhaustive: Annotated[
-        Count | None, says("every schedule with at most so many changes; null = drawn ones")
+        Count | None, says("every schedule with at most this many changes; null: random schedules")
     ]
     processes: Annotated[Count, says("that search at once")]
     seed: Annotated[int, says("of every schedule")] = 1

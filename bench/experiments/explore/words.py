@@ -24,11 +24,14 @@ from bench.report.sheet import (
 # The widest diagram. A terminal has 80 columns, and the times need the rest.
 WIDEST = 72
 _TERMS = {
-    "played": "schedules; in each one something else is late, paused, lost or restarted, and the "
-    "same seed gives the same ones",
+    "played": (
+        "schedules; each one delays, pauses, loses or restarts something else; a seed repeats them"
+    ),
     "tested": "schedules in which a command was sent while another client held a lock",
-    "schedules /s": "by a second of processor time, so on one core",
-    "steps": "of the smallest schedule that breaks it; clean-ups that found nothing are left out",
+    "schedules /s": "per second of processor time, so on one core",
+    "steps": (
+        "of the smallest schedule that breaks the recipe, without clean-ups that found nothing"
+    ),
 }
 _STYLES = {name: f"bold {word.colour}" for name, word in ROW_WORDS.items()}
 
@@ -39,7 +42,7 @@ def sheet(result: ExploreResult, place: str = "") -> Sheet:
     bound = (
         ""
         if conditions.exhaustive is None
-        else f"every schedule of at most {conditions.exhaustive} changes"
+        else f"every schedule with at most {conditions.exhaustive} changes"
     )
     return sheet_of(
         result,
@@ -100,7 +103,7 @@ def figures(result: ExploreResult) -> list[Figure]:
         Panel("steps of the smallest", "schedule that breaks it"),
         Panel("schedules", "played"),
     ]
-    about = "A search ends once 5 schedules broke the recipe, or one with at most 12 steps"
+    about = "A search ends after 5 schedules broke the recipe, or one with at most 12 steps"
     title = _headline(result)
     return [panels("explored", title, about, heads=heads, groups=groups)] if groups else []
 
@@ -155,13 +158,13 @@ def _lines(result: ExploreResult) -> Iterator[Sentence]:
     held = [row.recipe for row in result.rows if row.outcome.startswith("held")]
     broken = [row.recipe for row in result.rows if row.broken]
     if broken:
-        instead = f"; of those played these held: {', '.join(held)}" if held else ""
+        instead = f"; these recipes did not break: {', '.join(held)}" if held else ""
         yield to_do(
-            f"do not rely on {', '.join(broken)} where two holders do harm{instead}", "avoid"
+            f"do not use {', '.join(broken)} where two holders cause harm{instead}", "avoid"
         )
-    yield to_do("lockbench judge mine.py plays real faults against your own lock")
+    yield to_do("lockbench judge mine.py tests your own lock with real faults")
     if held:
-        yield not_measured("other schedules than those played: a recipe that held is not proved")
+        yield not_measured("schedules that were not played: no proof that a recipe is safe")
 
 
 def suite(result: ExploreResult) -> Suite:

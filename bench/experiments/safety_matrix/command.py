@@ -31,7 +31,7 @@ def _claims() -> Iterable[str]:
     metavar="R",
     type=RECIPE,
     multiple=True,
-    help="only the rows of this recipe (repeatable)",
+    help="test only the rows of this recipe (repeatable)",
 )
 @click.option(
     "--claim",
@@ -39,7 +39,7 @@ def _claims() -> Iterable[str]:
     metavar="C",
     type=Offered(_claims),
     multiple=True,
-    help="only this claim (repeatable); a wrong name lists all claims",
+    help="test only this claim (repeatable); a wrong name lists all claims",
 )
 @click.option("--quick", is_flag=True, help="a shorter search with fewer schedules and short TTLs")
 @experiment_options("safety")

@@ -119,57 +119,61 @@ def _explored(recipe: str, setup: RowSetup) -> tuple[ExploredRow, Mapping[str, i
     return explored(recipe, plan, [setup.searcher], lambda _progress: None, total), total.counts
 
 
-_SPLITS = "`lockbench split-votes` measures it, beside the closed form"
-_RESTARTS = "`lockbench crash` measures it, by vote margin, policy, restart and abstention"
-_POWER = "`lockbench crash` measures it, with power cuts at random moments"
+_SPLITS = "`lockbench split-votes` measures this and compares it with the closed form"
+_RESTARTS = "`lockbench crash` measures this, by vote margin, policy, restart and abstention"
+_POWER = "`lockbench crash` measures this, with power cuts at random moments"
 # This many grants are needed to notice, with 95 % certainty, a lock that grants one lease in ten
 # after its end.
 _GRANTED = 30
-_DISKS = "`lockbench fsync` its price, over disks, clients and pipelines"
+_DISKS = "`lockbench fsync` measures the cost, over disks, clients and pipelines"
 # Each claim: its name, its meaning, and its test. A text in place of the test names the command
 # that measures the claim.
 CLAIMS: tuple[tuple[str, str, Callable[[RowSetup], Finding] | str], ...] = (
-    ("owner-tokens", "tokens of many processes never collide", leases.owner_tokens),
+    ("owner-tokens", "owner tokens of many processes never collide", leases.owner_tokens),
     (
         "votes",
-        "granted on N/2+1 votes only, and never after the validity has ended",
+        "a lock needs N/2+1 votes, and is never granted after its validity",
         partial(look_at_rules, {"granted": _GRANTED, "too late": 1}),
     ),
     (
         "validity-drift",
-        "with clocks off by less than the drift factor leases never overlap",
+        "leases never overlap if clocks differ by less than the drift factor",
         partial(leases.drift, leases.WITHIN),
     ),
     (
         "split-vote-window",
-        "sending to all at once narrows the window in which nobody wins",
+        "sending to all instances at once narrows the window in which nobody wins",
         _SPLITS,
     ),
     ("retry-delay", "a random delay before the next attempt ends split votes", _SPLITS),
     (
         "release-to-all",
-        "released on all instances, believed granted or not",
+        "a release goes to all instances, even to those that granted nothing",
         partial(look_at_rules, {"late votes": 1}),
     ),
     (
         "extension",
-        "extended on a quorum, before the lease's end, a limited number of times only",
+        "an extension needs a quorum before the end of the lease, and has a limited count",
         partial(look_at_rules, {"extended": 1, "not extended": 1}),
     ),
-    ("restart-margin", "without persistence one restart loses the lock, by vote margin", _RESTARTS),
-    ("clean-shutdown", "AOF and a clean SHUTDOWN are fine, time passes while off", _RESTARTS),
     (
-        "delayed-restart",
-        "a restart delayed by the longest TTL is safe, and costs that time",
+        "restart-margin",
+        "without persistence, one restart loses the lock, by vote margin",
         _RESTARTS,
     ),
+    (
+        "clean-shutdown",
+        "AOF with a clean SHUTDOWN loses no lock, and TTLs run on meanwhile",
+        _RESTARTS,
+    ),
+    ("delayed-restart", "a restart after the longest TTL is safe, but costs that time", _RESTARTS),
     ("partition-ttl", "a holder that is cut off costs a TTL", leases.partition),
     (
         "clock-drift",
-        "drift is small against the TTL: what 10 % would cost",
+        "drift is small against the TTL: the cost of 10 % drift",
         partial(leases.drift, leases.BEYOND),
     ),
-    ("everysec-loses", "everysec can lose the key at a power cut", _POWER),
+    ("everysec-loses", "everysec can lose the key in a power cut", _POWER),
     ("always-is-slow", "always is safe but slow", f"{_POWER}; {_DISKS}"),
 )
 

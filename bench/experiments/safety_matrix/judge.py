@@ -39,7 +39,8 @@ def judge_rows(rows: Sequence[SafetyRow], planned: int | None = None) -> Verdict
         judged.append(
             (
                 row.verdict,
-                f"{row.recipe}, {row.fault}: expected {row.expected}, seen {row.seen}{more}",
+                f"{row.recipe}, {row.fault}: expected {row.expected}, but the result is "
+                f"{row.seen}{more}",
             )
         )
     return conclude_rows(judged, least=max(1, here // 2), interrupted=cut)

@@ -25,10 +25,9 @@ SAFETY = Question(
     "safety",
     safety,
     _answer,
-    examples=(
-        "lockbench safety --quick",
-        "lockbench safety --recipe set-nx-get-del --claim votes",
+    examples=("lockbench safety --quick", "lockbench safety --recipe set-nx-get-del --claim votes"),
+    note=(
+        "Servers run on loopback and are stopped at the end. All rows take about 5 minutes, with "
+        "--quick 2 to 3."
     ),
-    note="Servers are started on loopback and stopped; all rows take about 5 minutes, --quick "
-    "2 to 3.",
 )

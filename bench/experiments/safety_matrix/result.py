@@ -19,22 +19,22 @@ Figures = Mapping[str, int | float | None]
 class Finding(Section, frozen=True):
     """The finding of one row."""
 
-    seen: Annotated[str, says("what came out, in the words of expected")]
+    seen: Annotated[str, says("the result, in the same words as `expected`")]
     verdict: Annotated[
         MatrixWord,
         says(
-            "not shown: an expected flaw stayed away; not known: a precondition did not "
-            "come about; violated: broken"
+            "not shown: the expected flaw did not appear; not known: a precondition failed; "
+            "violated: the rule was broken"
         ),
     ]
-    figures: Annotated[Figures, says("by name, units in the names; null: it never happened")] = (
-        field(default_factory=dict)
-    )
+    figures: Annotated[
+        Figures, says("figures by name, with the unit in the name; null if it never happened")
+    ] = field(default_factory=dict)
     reason: Annotated[
-        str | None, says("what there is to say besides: why it was skipped, what went wrong")
+        str | None, says("further facts, such as why the row was skipped or what failed")
     ] = None
     preconditions: Annotated[
-        Mapping[str, bool], says("what the row rests on, each with whether it came about")
+        Mapping[str, bool], says("the preconditions of the row; true if one was met")
     ] = field(default_factory=dict)
 
 
@@ -42,22 +42,23 @@ class SafetyRow(Finding, frozen=True, kw_only=True):
     """One row of the matrix."""
 
     part: Annotated[
-        MatrixPart, says("simulated schedules, or a claim about Redlock; once short loads, too")
+        MatrixPart,
+        says("simulated schedules, or a claim about Redlock; older results have short loads, too"),
     ]
-    recipe: Annotated[str, says("the lock that was looked at")]
+    recipe: Annotated[str, says("the recipe under test")]
     fault: Annotated[str, says("explored, or the claim")]
     expected: Annotated[str, says("the flaw, no flaw or confirmed")]
-    about: Annotated[str, says("what the row looks for, in words")] = ""
+    about: Annotated[str, says("what the row tests, in words")] = ""
 
 
 class SafetyPlan(Section, frozen=True):
     """The selection of rows to test."""
 
     recipes: Annotated[
-        tuple[str, ...], says("only these recipes; empty: all, unless claims were named")
+        tuple[str, ...], says("only these recipes; empty means all, unless claims were named")
     ]
     claims: Annotated[
-        tuple[str, ...], says("only these claims; empty: all, unless recipes were named")
+        tuple[str, ...], says("only these claims; empty means all, unless recipes were named")
     ]
     quick: Annotated[bool, says("a shorter search with fewer schedules and short TTLs")]
     seed: Annotated[int, says("seed of every random choice")] = 1
@@ -70,4 +71,4 @@ class SafetyResult(Document, frozen=True, kw_only=True):
     kind: Annotated[Literal["safety"], says("the command that made it")] = "safety"
     fleet: Annotated[OwnFleet, says("the servers")]
     conditions: Annotated[SafetyPlan, says("what was asked for")]
-    rows: Annotated[tuple[SafetyRow, ...], says("the rows that were looked at, in order")]
+    rows: Annotated[tuple[SafetyRow, ...], says("the tested rows, in order")]

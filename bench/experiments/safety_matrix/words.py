@@ -8,21 +8,12 @@ from bench.measure.expectation import AS_EXPECTED, ROW_WORDS, VIOLATED
 from bench.report.figures import counted
 from bench.report.html.plot import Figure, Measure, Panel, harm, panels
 from bench.report.junit import Case, Suite, suite_of
-from bench.report.sheet import (
-    KeyFigure,
-    Part,
-    Sentence,
-    Sheet,
-    made,
-    not_measured,
-    sheet_of,
-    to_do,
-)
+from bench.report.sheet import KeyFigure, Part, Sentence, Sheet, made, not_measured, sheet_of, to_do
 
 _PARTS = {
-    "schedule": "simulated schedules, until one breaks it",
+    "schedule": "simulated schedules, until one breaks the recipe",
     "load": "short loads, every operation judged",
-    "claim": "what is claimed of Redlock and persistence",
+    "claim": "claims about Redlock and persistence",
 }
 HEAD = ("recipe", "fault", "expected", "result", "figure", "verdict")
 FLAW = "the flaw"
@@ -76,9 +67,9 @@ def _is_flawed(row: SafetyRow) -> bool:
 def _lines(result: SafetyResult) -> Iterator[Sentence]:
     if flawed := [row.recipe for row in result.rows if row.seen == FLAW]:
         names = ", ".join(dict.fromkeys(flawed))
-        yield to_do(f"do not rely on these where two holders do harm: {names}", "avoid")
+        yield to_do(f"do not use these recipes where two holders cause harm: {names}", "avoid")
         yield to_do("lockbench explore --recipe … shows the schedule that breaks it", "look")
-    yield to_do("lockbench judge mine.py plays the faults against your own lock")
+    yield to_do("lockbench judge mine.py tests your own lock with these faults")
     unlooked: dict[str, list[str]] = {}
     for row in result.rows:
         if row.verdict not in ROW_WORDS:
@@ -130,8 +121,8 @@ def figures(result: SafetyResult) -> list[Figure]:
         if measures:
             groups.append((_PARTS[part], measures))
     about = (
-        "Each recipe with the steps of the smallest schedule that breaks it. "
-        "A violated claim has a bar of one step"
+        "Each recipe has the steps of the smallest schedule that breaks it. A violated claim has "
+        "a bar of one step"
     )
     heads = [Panel("broken in", "steps")]
     return [panels("matrix", _answer(result.rows), about, heads=heads, groups=groups)]

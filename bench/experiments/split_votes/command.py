@@ -26,7 +26,7 @@ RETRIES = "fixed:200ms,full-jitter:5ms"
 def _spread(text: str) -> float:
     spread_ms = parse_duration(text)
     if spread_ms > 1000:
-        raise ValueError(f"{text} is too long for starts that are to meet: at most 1s")
+        raise ValueError(f"{text} is too long, because the starts must meet; use at most 1s")
     return spread_ms
 
 
@@ -61,7 +61,7 @@ _ALL = "parallel,sequential,random"
     metavar="K,…",
     type=_KS,
     default="3,5,10",
-    help="processes that want one lock  [3,5,10]",
+    help="how many processes want the same lock  [3,5,10]",
 )
 @click.option("--spread", metavar="TIME,…", type=Several(_spread), help=_APART)
 @click.option("--repeats", "rounds", metavar="R", type=click.IntRange(1, 100_000), help=_TRIALS)
@@ -70,7 +70,7 @@ _ALL = "parallel,sequential,random"
     metavar="ORDER,…",
     type=_ORDERS,
     default=_ALL,
-    help="the order in which a contender asks the instances  [all three]",
+    help="the order in which a contender asks the instances  [all three orders]",
 )
 @click.option(
     "--retry-policy",

@@ -56,7 +56,10 @@ def run_split_votes(order: ExperimentOrder[SplitVotesPlan], show: Show) -> Done[
         )
         retries = tuple(retry_row(*row) for row in measured.retried.items() if row[1])
         unreachable = sum(row.endings.unreachable for row in contention)
-        warning = f"in {unreachable:,} rounds fewer than a quorum answered: they are no split votes"
+        warning = (
+            f"in {unreachable:,} rounds fewer than a quorum answered; these rounds are no split "
+            "votes"
+        )
         result = SplitVotesResult(
             **experiment.header(seed=plan.seed, interrupted=experiment.cut),
             fleet=OwnFleet(server=fleet.server, fsync=fleet.fsync, instances=facts),

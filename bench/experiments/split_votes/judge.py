@@ -228,11 +228,11 @@ def judge_split_votes(
     for row in contention:
         name = f"contention, K={row.contenders}, {row.order}"
         if not row.spread_s and not row.contention_rounds:
-            unknown.append(f"{name}: released together, and no attempts overlapped")
+            unknown.append(f"{name}: all were released together, but no attempts overlapped")
         if row.endings.unreachable * 2 > row.contention_rounds > 0:
             unknown.append(f"{name}: in most rounds fewer than a quorum answered")
     unknown += [
-        f"retries, K={row.contenders}, {row.order}, {row.retry.policy}: nobody was granted a lease"
+        f"retries, K={row.contenders}, {row.order}, {row.retry.policy}: no caller got a lease"
         for row in retries
         if not row.granted
     ]
@@ -240,6 +240,6 @@ def judge_split_votes(
         Evidence("rounds calibrated", sum(row.rounds for row in calibration), LEAST_ROUNDS),
         Evidence.none_in("contention rounds", sum(row.contention_rounds for row in contention)),
     ]
-    cut = ["interrupted: what is missing was not measured"] if interrupted else []
+    cut = ["interrupted, so the missing parts were not measured"] if interrupted else []
     reasons = {VIOLATED: violated, NOT_AS_EXPECTED: missed, NOT_KNOWN: unknown, INTERRUPTED: cut}
     return conclude(AS_EXPECTED, evidence, reasons)

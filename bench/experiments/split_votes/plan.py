@@ -28,7 +28,7 @@ class RetrySettings(Section, frozen=True):
     """A retry policy of lockcore."""
 
     policy: Annotated[Literal["full-jitter", "fixed", "none"], says("how the wait is drawn")]
-    window_ms: Annotated[Amount, says("from which the wait is drawn")]
+    window_ms: Annotated[Amount, says("the window from which the wait is drawn")]
 
 
 class Contest(Struct, frozen=True):
@@ -49,9 +49,11 @@ class SplitVotesPlan(Section, frozen=True, kw_only=True):
     """The plan of a measurement. Its rows are combinations of these values."""
 
     instances: Annotated[Count, says("N")]
-    contenders: Annotated[tuple[int, ...], says("the Ks of calibration and contention")]
-    spreads_ms: Annotated[tuple[float, ...], says("starts are spread over so much")]
-    orders: Annotated[tuple[str, ...], says("in which attempts ask the instances")]
+    contenders: Annotated[
+        tuple[int, ...], says("the numbers of contenders K in calibration and contention")
+    ]
+    spreads_ms: Annotated[tuple[float, ...], says("the times over which starts are spread")]
+    orders: Annotated[tuple[str, ...], says("the orders in which attempts ask the instances")]
     retries: Annotated[tuple[RetrySettings, ...], says("policies side by side")]
     rounds: Annotated[
         Count,

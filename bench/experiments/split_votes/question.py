@@ -29,5 +29,5 @@ SPLIT_VOTES = Question(
         "lockbench split-votes --quick",
         "lockbench split-votes --instances 5 --contenders 3,5,10",
     ),
-    note="Servers are started on loopback and stopped; a full run takes about 4 minutes.",
+    note="Servers run on loopback and are stopped at the end. A full run takes about 4 minutes.",
 )

@@ -14,8 +14,8 @@ class Endings(Section, frozen=True, kw_only=True):
     """The number of rounds for each ending."""
 
     won: Annotated[Count, says("somebody was granted a lease")] = 0
-    nobody: Annotated[Count, says("nobody won, though a quorum answered")] = 0
-    unreachable: Annotated[Count, says("fewer than a quorum answered: no matter of votes")] = 0
+    nobody: Annotated[Count, says("nobody won, although a quorum answered")] = 0
+    unreachable: Annotated[Count, says("fewer than a quorum answered, so votes did not decide")] = 0
 
 
 class CalibrationRow(Section, frozen=True, kw_only=True):
@@ -23,19 +23,17 @@ class CalibrationRow(Section, frozen=True, kw_only=True):
 
     contenders: Annotated[Count, says("K", label="K", shown="table")]
     rounds: Annotated[Count, says("made", shown="table")]
-    endings: Annotated[Endings, says("how they ended, by the table of votes")]
+    endings: Annotated[Endings, says("the results of rounds, by the table of votes")]
     split_rate: Annotated[
         Interval,
         says(
-            "rounds that nobody won, of all",
-            label="nobody won, 95%",
-            unit="factor",
-            shown="table",
+            "share of rounds that nobody won", label="nobody won, 95%", unit="factor", shown="table"
         ),
     ]
     closed_form: Annotated[Share, says("1 − K·P(Bin(N,1/K) ≥ q)", unit="factor", shown="table")]
     misses: Annotated[
-        tuple[str, ...], says("what is not as expected: the rate within 0.05 of the closed form")
+        tuple[str, ...],
+        says("deviations from the expectation: the rate within 0.05 of the closed form"),
     ]
 
     @property
@@ -50,11 +48,11 @@ class ContestRow(Section, frozen=True, kw_only=True):
     contenders: Annotated[Count, says("K, each a process", label="K", shown="table data")]
     order: Annotated[
         Literal["parallel", "sequential", "random"],
-        says("in which an attempt asks the instances", shown="table data"),
+        says("the order in which an attempt asks the instances", shown="table data"),
     ]
-    spread_s: Annotated[Amount, says("each starts U(0, spread) after the trial's start")]
+    spread_s: Annotated[Amount, says("each contender starts at a random time within the spread")]
     trials: Annotated[Count, says("made")]
-    double_grants: Annotated[Count, says("leases granted while another was valid: must be 0")]
+    double_grants: Annotated[Count, says("leases granted while another was valid; must be 0")]
     attempt_s: Annotated[Latency, says("of one attempt, in seconds")]
 
 
@@ -62,7 +60,7 @@ class ContentionRow(ContestRow, frozen=True, kw_only=True):
     """Trials with one attempt of each contender, and the rate at which no contender wins."""
 
     spread_s: Annotated[
-        Amount, says("each starts U(0, spread) after the trial's start", shown="table")
+        Amount, says("each contender starts at a random time within the spread", shown="table")
     ]
     attempt_s: Annotated[Latency, says("of one attempt, in seconds", shown="table:p50")]
     contention_rounds: Annotated[
@@ -77,14 +75,15 @@ class ContentionRow(ContestRow, frozen=True, kw_only=True):
     nobody_won_rate: Annotated[
         Interval,
         says(
-            "rounds that nobody won, though a quorum answered",
+            "rounds that nobody won, although a quorum answered",
             label="nobody won, 95%",
             unit="factor",
             shown="table data:rate",
         ),
     ]
     closed_form: Annotated[
-        Share, says("by pure chance; no tolerance here", unit="factor", shown="table data")
+        Share,
+        says("the rate by pure chance, without a tolerance", unit="factor", shown="table data"),
     ]
 
 
@@ -97,12 +96,12 @@ class RetryRow(ContestRow, frozen=True, kw_only=True):
     granted: Annotated[Count, says("trials that somebody won")]
     first_attempts_lost: Annotated[Count, says("trials in which nobody's first attempt won")]
     attempts_per_grant: Annotated[
-        Amount | None, says("of all contenders until the grant", shown="table")
+        Amount | None, says("attempts of all contenders until the grant", shown="table")
     ]
     first_grant_s: Annotated[
         Latency,
         says(
-            "from the first start to the first grant, in seconds",
+            "seconds from the first start to the first grant",
             label="first",
             shown="table:p50,p99,max",
         ),
@@ -110,14 +109,16 @@ class RetryRow(ContestRow, frozen=True, kw_only=True):
     dead_time_s: Annotated[
         Latency,
         says(
-            "the same of trials in which nobody's first attempt won",
+            "the same, in trials in which nobody's first attempt won",
             label="dead",
             shown="table:p50",
         ),
     ]
 
     @property
-    def all_lost(self) -> Annotated[str, says("first attempts lost, of the trials", shown="table")]:
+    def all_lost(
+        self,
+    ) -> Annotated[str, says("share of trials whose first attempts all lost", shown="table")]:
         """The number of trials in which no first attempt won, of all trials."""
         return f"{self.first_attempts_lost}/{self.trials}"
 
@@ -129,8 +130,8 @@ class SplitVotesResult(Document, frozen=True, kw_only=True):
     fleet: Annotated[OwnFleet, says("the servers")]
     conditions: Annotated[SplitVotesPlan, says("what was asked for")]
     calibration: Annotated[
-        tuple[CalibrationRow, ...], says("votes by pure chance beside the closed form")
+        tuple[CalibrationRow, ...], says("votes by pure chance, beside the closed form")
     ]
     contention: Annotated[tuple[ContentionRow, ...], says("one attempt each")]
     retries: Annotated[tuple[RetryRow, ...], says("until somebody wins")]
-    losses: Annotated[tuple[str, ...], says("servers that ended meanwhile, in words")] = ()
+    losses: Annotated[tuple[str, ...], says("servers that ended during the measurement")] = ()

@@ -33,7 +33,7 @@ _TERMS = {
 }
 _RETRY_TERMS = {
     "all lost": "trials in which nobody's first attempt won",
-    "dead": "of those, the time from the first start to the first grant",
+    "dead": "in such trials, the time from the first start to the first grant",
 }
 
 
@@ -141,7 +141,7 @@ def _lines(result: SplitVotesResult) -> Iterator[Sentence]:
     yield not_measured(f"fleets of another size than {sizes}")
     if result.conditions.instances % 2:
         yield Sentence(
-            "outcomes", "at odd N, all answering, a quorum refuses every loser: CONTENDED"
+            "outcomes", "with odd N and all answering, a quorum refuses every loser (CONTENDED)"
         )
 
 

@@ -97,7 +97,7 @@ def _template() -> Template:
         import jinja2
     except ImportError:
         raise EnvironmentNotReadyError(
-            "the report needs the package jinja2; install lockbench with its extra: [report]"
+            "the report needs the package jinja2; install lockbench with the extra [report]"
         ) from None
     environment = jinja2.Environment(
         autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
@@ -126,10 +126,13 @@ def page_of_several(runs: Sequence[RunResult], names: Sequence[str]) -> Page:
     lines = [
         Sentence("shown", f"{label}, {one.verdict}: {one.conditions}") for label, _, one in named
     ]
-    note = "side by side only: whether a difference is more than noise, lockbench compare tells"
+    note = (
+        "this page only shows runs side by side; lockbench compare judges whether they really "
+        "differ"
+    )
     about = (
-        "of the measured window, acquires whether they failed or not; – means too few "
-        "samples, or not applicable"
+        "from the measured window; acquires include failed ones; – means too few samples, or not "
+        "applicable"
     )
     rows = [
         (one.name, *(in_unit(one.value(run), one.unit) for run in runs))
@@ -172,7 +175,7 @@ def _differences(runs: Sequence[RunResult], labels: Sequence[str]) -> Part:
         if key not in ("seed", "targets") and len({fact[key] for fact in facts}) > 1
     ]
     if not keys:
-        return Part("Nothing differs", "but the time they were run at", (), ())
+        return Part("Nothing differs", "except the time at which they ran", (), ())
     rows = tuple((key, *(fact[key] for fact in facts)) for key in keys)
     words = frozenset(range(len(labels) + 1))
     return Part(

@@ -71,7 +71,7 @@ def percentile_figure(result: RunResult) -> Figure | None:
             ("the slowest", acquire.max),
         )
         title = (
-            "Latencies while more is due than is done: "
+            "Latencies while more operations are due than completed: "
             if result.rate.sustained is False
             else "Of the acquires, "
         )
@@ -122,7 +122,7 @@ def curves_figure(
     y = latencies(seconds for curve in (*curves, *beside) for _, seconds in curve.points)
     marks = [mark for curve in curves for mark in _lines(curve)]
     about = (
-        f"{what} by percentile, log scale; faint where fewer than ten samples lie beyond a point"
+        f"{what} by percentile, log scale; faint parts have fewer than ten samples beyond a point"
     )
     columns = (Column("share", "text", "percentile"), *(curve.column for curve in curves))
     # All curves have the same percentiles. A curve with fewer samples ends earlier.

@@ -74,22 +74,26 @@ def advice(result: RunResult) -> Iterator[Sentence]:
     safety = result.safety
     if safety.verdict == "VIOLATED":
         yield to_do("the timeline shows both holders, the table below it their commands", "look")
-        yield to_do("lockbench judge mine.py tells the faults of your own lock apart", "next")
+        yield to_do("lockbench judge mine.py tests the faults of your own lock separately", "next")
     if safety.verdict == "NOT TESTED":
         yield to_do("--hold 5ms --resources 50: callers meet while a lock is held", "test safety")
     if result.generator.verdict in IN_DOUBT:
-        yield to_do("--processes 2, or fewer --users: the load process was late", "measure again")
+        yield to_do(
+            "--processes 2, or fewer --users, because the load process was late", "measure again"
+        )
     if result.rate.sustained is False:
-        yield to_do("a lower --rate: this one was not sustained", "slow down")
+        yield to_do("a lower --rate, because this rate was not sustained", "slow down")
     yield to_do("lockbench capacity --slo 'acquire.p99 < 10ms' finds the highest rate", "plan")
     if result.fleet.started:
-        yield not_measured("your network and your disk: --target loads your own servers")
+        yield not_measured("your network and your disk: use --target to load your own servers")
     if not result.faults:
         yield not_measured("faults: lockbench run with a scenario that has [[faults]]")
     if safety.within_one_process:
         yield not_measured("callers in other processes: --processes 2")
     if not scenario.rate_per_s:
-        yield not_measured("a given rate: in closed loop callers wait for each other; --rate 2000")
+        yield not_measured(
+            "a given rate: --rate 2000, because callers of a closed loop wait for each other"
+        )
 
 
 def _speed(result: RunResult, summary: Sheet) -> Chapter:
@@ -98,7 +102,7 @@ def _speed(result: RunResult, summary: Sheet) -> Chapter:
         (f"{name.strip()}{f' ({note.strip()})' if note else ''}", *cells)
         for name, *cells, note in part.rows
     )
-    about = "From HDR histograms; – means fewer than ten samples beyond it"
+    about = "From HDR histograms; – means fewer than ten samples beyond the percentile"
     table = replace(part, name="How long it took", about=about, head=part.head[:-1], rows=rows)
     curve = percentile_figure(result)
     figures = (curve,) if curve else ()

@@ -83,12 +83,12 @@ def test_a_withdrawn_recipe_says_so() -> None:
         (
             "set-nx-lua",
             2,
-            "locks on 1 instance, and 2 were given; use --instances 1, or one --target",
+            "locks on 1 instance, but 2 were given; use --instances 1, or one --target",
         ),
         (
             "multi-write",
             1,
-            "locks on 2 or more instances, and 1 was given; use --instances 3, or one --target",
+            "locks on 2 or more instances, but 1 was given; use --instances 3, or one --target",
         ),
     ],
 )
@@ -229,7 +229,7 @@ def test_an_unknown_name_is_answered_with_theirs_too(offered):
 
 def test_a_recipe_for_one_holder_is_refused_more_holders() -> None:
     find_recipe("semaphore").require(1, (), 3, shared=False)
-    with pytest.raises(UsageError, match="lets one caller hold a resource, and --capacity is 3"):
+    with pytest.raises(UsageError, match="lets one caller hold a resource, but --capacity is 3"):
         find_recipe("set-nx-lua").require(1, (), 3, shared=False)
 
 

@@ -58,6 +58,6 @@ def test_a_client_follows_the_promotion(settings: RecipeSettings) -> None:
 
 def test_a_server_that_does_not_answer_is_one_sentence() -> None:
     with pytest.raises(
-        EnvironmentNotReadyError, match="127.0.0.1:1 cannot be made master or replica"
+        EnvironmentNotReadyError, match="127.0.0.1:1 cannot become master or replica"
     ):
         replicate(["redis://127.0.0.1:2", "redis://127.0.0.1:1"])

@@ -369,7 +369,7 @@ def test_a_mutated_file_ends_the_report_with_two_and_one_line(
     assert (shown.out, shown.err.count("\n")) == ("", 1)
     assert (
         "SAFE with 3 tested leases: NOT TESTED below 100; the file was changed or is "
-        "damaged, so measure it anew" in shown.err
+        "damaged, so make the result again" in shown.err
     )
 
 

@@ -179,7 +179,7 @@ def test_a_torn_note_is_unknown_and_no_crash(tmp_path: Path, damage: bytes) -> N
     next(tmp_path.glob("worker-*.json")).write_bytes(damage)
     judged = judge_record(tmp_path, context)
     assert judged.measured.safety.verdict == "UNKNOWN"
-    assert "torn" in str(judged.measured.safety.reason)
+    assert "damaged" in str(judged.measured.safety.reason)
 
 
 def test_a_run_whose_releases_all_say_gone_is_unknown(tmp_path: Path) -> None:

@@ -221,7 +221,7 @@ def test_what_a_worker_forgets_stays_counted_and_what_nobody_saw_is_dropped(
     assert (
         collector.received.total("redlock.telemetry.dropped", redlock_telemetry_item="record") == 8
     )
-    assert warnings == ["telemetry: 8 operations were forgotten before they were counted"]
+    assert warnings == ["telemetry: 8 operations were dropped before they were counted"]
 
 
 def test_the_exporter_has_the_priority_of_its_process(tmp_path: Path, collector: Collector) -> None:

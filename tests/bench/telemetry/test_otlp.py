@@ -170,7 +170,9 @@ def test_a_warning_of_a_receiver_that_took_everything_is_passed_on(
     with Collector() as collector:
         collector.message = "your token ends tomorrow"
         otlp = sent_to(collector, HTTP, monkeypatch)
-    assert otlp.complaints() == ["telemetry: E took everything and said: your token ends tomorrow"]
+    assert otlp.complaints() == [
+        "telemetry: E accepted everything, but answered: your token ends tomorrow"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -197,7 +199,7 @@ def test_a_success_that_is_no_answer_of_otlp_has_taken_nothing(
     assert otlp.dropped == {"export": 1, "span": 4, "point": 0}
     (sentence,) = otlp.complaints()
     shown = media.partition(";")[0] or "bytes"
-    assert f"it answers 200 with {shown}, which is no OTLP answer" in sentence
+    assert f"it answers 200 with {shown}, which is not an OTLP answer" in sentence
 
 
 @pytest.mark.parametrize(

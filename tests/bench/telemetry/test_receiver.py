@@ -33,7 +33,7 @@ def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
         (
             "127.0.0.1:4318",
             "",
-            "has no scheme, so nothing could be sent there; write http://127.0.0.1:4318",
+            "has no scheme, so nothing can be sent there; write http://127.0.0.1:4318",
         ),
         ("collector", "", "write http://collector:4318"),
         ("[::1]:4318", "", r"write http://\[::1\]:4318"),
@@ -113,7 +113,7 @@ def test_http_to_a_grpc_port_is_refused_and_the_other_port_is_named() -> None:
 
 def test_grpc_to_an_http_port_is_refused_too() -> None:
     with Collector() as collector:
-        with pytest.raises(UsageError, match=r"this port speaks HTTP and no gRPC; try port 4317"):
+        with pytest.raises(UsageError, match=r"this port speaks HTTP but not gRPC; try port 4317"):
             require_receivers({ENDPOINT: collector.endpoint, "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"})
         require_receivers({ENDPOINT: collector.endpoint})
 
@@ -208,7 +208,7 @@ def test_who_speaks_something_else_is_refused(
     with answering(answer) as address:
         place = address.partition("://")[2]
         url = f"{scheme}://{place}" if scheme else place
-        with pytest.raises(UsageError, match=f"^{ENDPOINT} names {place}, and this port {part}"):
+        with pytest.raises(UsageError, match=f"^{ENDPOINT} names {place}, but this port {part}"):
             require_receivers({ENDPOINT: url, "OTEL_EXPORTER_OTLP_PROTOCOL": protocol})
 
 
@@ -238,7 +238,7 @@ def test_a_port_that_answers_tls_or_nothing_is_left_to_the_run(answer: bytes) ->
 def test_an_unknown_protocol_is_refused(name: str) -> None:
     with pytest.raises(
         UsageError,
-        match=f"^{name} is 'foo', which is no protocol of OTLP; set http/protobuf or grpc",
+        match=f"^{name} is 'foo', which is not a protocol of OTLP; set http/protobuf or grpc",
     ):
         require_receivers({ENDPOINT: "http://127.0.0.1:9", name: "foo"})
     require_receivers({name: "foo"})

@@ -101,7 +101,7 @@ def test_our_options_reach_the_scenario() -> None:
         ),
         (
             [*targets(*TWO), "--recipe", "set-nx-lua"],
-            "set-nx-lua locks on 1 instance, and 2 were given",
+            "set-nx-lua locks on 1 instance, but 2 were given",
         ),
         ([*targets(*TWO), "--skew", "zip:1"], "option --skew: "),
         ([*targets(*TWO), "--ttl", "10"], "option --ttl: "),
@@ -180,7 +180,7 @@ def test_who_takes_part_has_the_leaders_plan(tmp_path: Path) -> None:
     "text", ["", "[]", "{}", json.dumps({"run_id": 1, "targets": [], "scenario": {}})]
 )
 def test_what_is_no_plan_is_complained_of(text: str) -> None:
-    with pytest.raises(UsageError, match="is no plan of this lockbench"):
+    with pytest.raises(UsageError, match="is not a plan of this lockbench"):
         read_back(text.encode())
 
 

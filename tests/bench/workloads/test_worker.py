@@ -33,8 +33,8 @@ else:
 @pytest.mark.parametrize(
     ("state", "reason", "text"),
     [
-        ("down", "Connection refused", "10.0.0.1:6379 cannot be used (Connection refused); mend"),
-        ("refused", "", "10.0.0.1:6379 cannot be used (refused); mend"),
+        ("down", "Connection refused", "10.0.0.1:6379 cannot be used (Connection refused); correct"),
+        ("refused", "", "10.0.0.1:6379 cannot be used (refused); correct"),
         ("voting", "", "usable {'OOM': 2}"),
     ],
 )
