@@ -95,7 +95,7 @@ def test_several_results_give_one_page(lockbench, folder):
     [
         (
             ["nothing"],
-            "cannot read nothing: No such file or directory; give a result folder of lockbench",
+            "cannot read nothing: No such file or directory; name a result folder of lockbench",
         ),
         (["run.txt"], "run.txt is not a result"),
         (

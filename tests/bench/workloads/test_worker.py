@@ -33,7 +33,7 @@ else:
 @pytest.mark.parametrize(
     ("state", "reason", "text"),
     [
-        ("down", "Connection refused", "10.0.0.1:6379 cannot be used (Connection refused); correct"),
+        ("down", "Connection refused", "10.0.0.1:6379 cannot be used (Connection refused); "),
         ("refused", "", "10.0.0.1:6379 cannot be used (refused); correct"),
         ("voting", "", "usable {'OOM': 2}"),
     ],
