@@ -12,20 +12,23 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Literal
 
 import psutil
 
 from bench.errors import EnvironmentNotReadyError
+from bench.experiments.judge.holders import HeldSpan, crowds, is_too_many
 from bench.experiments.judge.judge import AT_ONCE
 from bench.experiments.judge.library_stage import Stage
 from bench.experiments.judge.party import CutError, HangsError, Party
-from bench.experiments.judge.result import RowFigure
+from bench.experiments.judge.result import CourseStep, RowFigure
 from bench.experiments.judge.row import RowFinding, need
 from bench.experiments.judge.stage import JudgeStage
 from bench.measure.record import OperationFacts
 from bench.measure.verdict import TESTED_LEAST
 from bench.report.figures import counted
 from bench.topology.probe import commands_between, info_snapshot
+from lockcore.clock import NS_PER_MS
 
 CALLERS = 4
 HOLD_S = 0.002
@@ -54,6 +57,21 @@ class ContendedLoad:
             (one for own in self.operations for one in own if one.granted_ns),
             key=lambda one: one.granted_ns,
         )
+
+    def spans(self, *, shared: bool) -> list[HeldSpan]:
+        """All leases with their clients. A lease that was not released counts until its end."""
+        begun_ns = min((one.attempt_ns for own in self.operations for one in own), default=0)
+        return [
+            HeldSpan(
+                number,
+                _side(number < self.readers) if shared else "",
+                (lease.granted_ns - begun_ns) / NS_PER_MS,
+                ((lease.release_sent_ns or lease.valid_until_ns) - begun_ns) / NS_PER_MS,
+            )
+            for number, own in enumerate(self.operations)
+            for lease in own
+            if lease.granted_ns
+        ]
 
 
 def contend(
@@ -123,38 +141,8 @@ def _cpu_s(parties: Sequence[Party]) -> float:
     return total
 
 
-def most_at_once(leases: Sequence[OperationFacts]) -> int:
-    """The most holders of the lock at any moment. A lease that was not released counts until its
-    end."""
-    most = count = 0
-    for _, change in sorted(event for lease in leases for event in _events(lease)):
-        count += change
-        most = max(most, count)
-    return most
-
-
-def writers_beside(load: ContendedLoad) -> int:
-    """The number of grants that put a writer beside another holder."""
-    events = sorted(
-        (*event, number >= load.readers)
-        for number, own in enumerate(load.operations)
-        for lease in own
-        if lease.granted_ns
-        for event in _events(lease)
-    )
-    held = {False: 0, True: 0}
-    faults = 0
-    for _, change, is_writer in events:
-        faults += change > 0 and (held[True] > 0 or (is_writer and held[False] > 0))
-        held[is_writer] += change
-    return faults
-
-
-def _events(lease: OperationFacts) -> tuple[tuple[int, int], tuple[int, int]]:
-    """The end and the grant of a lease. At equal times the end sorts first, so that the old holder
-    has left before the new one arrives."""
-    end_ns = lease.release_sent_ns or lease.valid_until_ns
-    return (end_ns, -1), (lease.granted_ns, 1)
+def _side(is_reader: bool) -> Literal["read", "write"]:
+    return "read" if is_reader else "write"
 
 
 def leases_tested(load: ContendedLoad) -> int:
@@ -178,24 +166,51 @@ def leases_tested(load: ContendedLoad) -> int:
     return count
 
 
+@dataclass(frozen=True, slots=True)
+class HoldersSeen:
+    """The holders of a load. `worst`: the most of them at any moment, or the most that may not hold
+    the lock together. `faults`: the grants after which too many held it."""
+
+    worst: Sequence[HeldSpan]
+    faults: int
+
+
+def holders_seen(load: ContendedLoad, capacity: int, *, shared: bool) -> HoldersSeen:
+    """Who held the lock together."""
+
+    def is_fault(held: Sequence[HeldSpan]) -> bool:
+        return is_too_many(held, capacity, shared=shared)
+
+    all_held = list(crowds(load.spans(shared=shared)))
+    worst = max(all_held, key=lambda held: (is_fault(held), len(held)), default=[])
+    return HoldersSeen(worst, sum(map(is_fault, all_held)))
+
+
 def contention(stage: JudgeStage) -> RowFinding:
     """Processes want one lock. Three more of them want it than may hold it at once."""
     load = _load(stage, stage.seconds)
-    if leases_tested(load) < TESTED_LEAST and not _fault(stage, load):
+    seen = holders_seen(load, stage.capacity, shared=stage.is_shared)
+    if leases_tested(load) < TESTED_LEAST and not seen.faults:
         stage.end_parties()
         load = _load(stage, LONGER * stage.seconds)
-    most = most_at_once(load.leases)
+        seen = holders_seen(load, stage.capacity, shared=stage.is_shared)
+    most = len(seen.worst)
     tests = leases_tested(load)
     figures = (
         RowFigure("leases", float(len(load.leases)), ""),
         RowFigure(AT_ONCE, float(most), ""),
     )
-    fault = _fault(stage, load)
+    holders = tuple(seen.worst)
     errors = ""
     if load.errors:
         errors = f"; {counted(len(load.errors), 'error')}, the first: {load.errors[0]}"
-    if fault:
-        return RowFinding(fault + errors, figures=figures)
+    if seen.faults:
+        stage.course += _course(seen.worst)
+        allowed = "one" if stage.capacity == 1 else str(stage.capacity)
+        fault = f"{most} processes held the lock at once, and {allowed} may"
+        if stage.is_shared:
+            fault = f"{seen.faults} times a writer held the lock beside another client"
+        return RowFinding(fault + errors, figures=figures, holders=holders)
     need(
         tests >= TESTED_LEAST,
         f"{TESTED_LEAST} leases were held while another process asked; there were {tests}{errors}",
@@ -206,7 +221,7 @@ def contention(stage: JudgeStage) -> RowFinding:
         else f"never more than {most} of {len(load.operations)} at once"
     )
     remark = f"{limit}, in {tests:,} tested leases{errors}"
-    return RowFinding(remark=remark, tested=tests, figures=figures)
+    return RowFinding(remark=remark, tested=tests, figures=figures, holders=holders)
 
 
 def _load(stage: JudgeStage, seconds: float) -> ContendedLoad:
@@ -214,13 +229,15 @@ def _load(stage: JudgeStage, seconds: float) -> ContendedLoad:
     return contend(stage, seconds, stage.capacity + CALLERS - 1, readers)
 
 
-def _fault(stage: JudgeStage, load: ContendedLoad) -> str:
-    """The clients that held the lock together against its rules, in words, or "" if there were
-    none."""
-    if stage.is_shared:
-        writers = writers_beside(load)
-        return f"{writers} times a writer held the lock beside another client" if writers else ""
-    most = most_at_once(load.leases)
-    allowed = "one" if stage.capacity == 1 else str(stage.capacity)
-    is_broken = most > stage.capacity
-    return f"{most} processes held the lock at once, and {allowed} may" if is_broken else ""
+def _course(held: Sequence[HeldSpan]) -> list[CourseStep]:
+    """The grants and the releases of clients that held the lock together, as steps."""
+    steps = []
+    for number, span in enumerate(held):
+        who = chr(ord("A") + number)
+        side = f" ({span.side})" if span.side else ""
+        steps += [
+            CourseStep(span.from_ms, who, f"acquire{side}"),
+            CourseStep(span.from_ms, who, "→ yes"),
+            CourseStep(span.until_ms, who, "release"),
+        ]
+    return sorted(steps, key=lambda step: step.after_ms)

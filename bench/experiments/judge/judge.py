@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
+from bench.experiments.judge.holders import crowds, is_too_many
 from bench.experiments.judge.needs import (
     CONTENTION,
     INFORMATIVE,
@@ -63,46 +64,46 @@ def _sentence(row: JudgedRow) -> str:
 
 def earned(result: JudgeResult) -> JudgeResult:
     """Return `result` with the words and the verdict that its rows earn."""
-    capacity = result.capacity
-    shared = result.shared
     lacks = lacks_of(
         instances=result.instances,
-        capacity=capacity,
-        shared=shared,
+        capacity=result.capacity,
+        shared=result.shared,
         keys=result.keys,
         ttl_ms=result.ttl_ms,
         observed=result.lacks,
     )
-    most = None if shared else capacity
     rows = tuple(
-        replace(row, verdict=_earned_word(row, most, needs_of(row.topic) & lacks))
+        replace(row, verdict=_earned_word(row, result, needs_of(row.topic) & lacks))
         for row in result.rows
     )
-    required = rows_of(result.chosen, capacity=capacity, shared=shared)
+    required = rows_of(result.chosen, capacity=result.capacity, shared=result.shared)
     verdict = judge_rows(rows, required, interrupted=result.interrupted)
     return replace(result, planned=len(required), rows=rows, verdict=verdict)
 
 
-def _earned_word(row: JudgedRow, most: int | None, missing: frozenset[Need]) -> JudgedWord:
+def _earned_word(row: JudgedRow, result: JudgeResult, missing: frozenset[Need]) -> JudgedWord:
     """The word of a row that needs `missing`, which the lock lacks. Without such a need the row is
     played. With it the row is not played, unless it may be."""
     is_played = row.verdict != "not applicable"
     decides = row.topic not in INFORMATIVE
     if (decides and not is_played and not missing) or (is_played and missing - MAY_BE_LACKED):
         return "not known"
-    return word_of_row(row, most)
+    return word_of_row(row, result.capacity, shared=result.shared)
 
 
-def word_of_row(row: JudgedRow, most: int | None = None) -> JudgedWord:
-    """Return the word that the counts of a stored row earn. `most`: how many clients may hold the
-    lock together (None: the row does not count them)."""
+def word_of_row(row: JudgedRow, capacity: int = 1, *, shared: bool = False) -> JudgedWord:
+    """Return the word that the evidence of a stored row earns. `capacity`: how many clients may
+    hold the lock together. `shared`: readers may, and a writer alone."""
     together = [one.value for one in row.figures if one.name == AT_ONCE]
-    if row.wrong or (most is not None and any(value > most for value in together)):
+    too_many = not shared and any(value > capacity for value in together)
+    crowded = any(is_too_many(held, capacity, shared=shared) for held in crowds(row.holders))
+    if row.wrong or too_many or crowded:
         return "does not"
     if row.verdict in ("not known", "not applicable"):
         # Plays before the last one may have held.
         return row.verdict
     is_misplaced = row.verdict == "told" and row.topic not in INFORMATIVE
-    if not row.plays or is_misplaced or row.verdict == "does not":
+    is_bare = row.topic == CONTENTION and not row.holders
+    if not row.plays or is_misplaced or is_bare or row.verdict == "does not":
         return "not known"
     return "told" if row.verdict == "told" else "holds"

@@ -74,6 +74,8 @@ class Stage:
         self.driver = driver
         self.name = driver.library.name
         self.instances = instances
+        # How many clients may hold the lock at once.
+        self.capacity = 1
         self.minority = range(instances // 2 + 1, instances)
         self.majority = range((instances - 1) // 2, instances)
         self.fleet: Fleet = prepared_fleet(frozenset({Need.DEBUG}), instances, "none", server)

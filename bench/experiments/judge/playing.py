@@ -51,6 +51,7 @@ def judged(
             happened = finding.wrong or finding.remark
             figures = finding.figures
             tested = finding.tested
+            holders = finding.holders
             course = tuple(stage.course) if word in ("does not", "not known") else ()
         played += again in ("holds", "does not", "told")
         wrong += again == "does not"
@@ -69,6 +70,7 @@ def judged(
         plays=played,
         tested=tested,
         figures=figures,
+        holders=holders,
         course=course,
     )
 

@@ -2,6 +2,7 @@
 
 from typing import Annotated, Literal
 
+from bench.experiments.judge.holders import HeldSpan
 from bench.experiments.judge.needs import Need
 from bench.measure.result import Document
 from bench.measure.run_result import OwnFleet
@@ -60,6 +61,9 @@ class JudgedRow(Section, frozen=True, kw_only=True):
         Count, says("leases that were held while another process asked, of contention")
     ] = 0
     figures: Annotated[tuple[RowFigure, ...], says("what the row rests on")] = ()
+    holders: Annotated[
+        tuple[HeldSpan, ...], says("of contention: the leases of the moment with most holders")
+    ] = ()
     course: Annotated[
         tuple[CourseStep, ...], says("one play, step by step, if it does not hold or is not known")
     ] = ()

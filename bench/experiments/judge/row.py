@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from bench.experiments.judge.holders import HeldSpan
 from bench.experiments.judge.needs import INFORMATIVE
 from bench.experiments.judge.result import RowFigure
 
@@ -24,13 +25,15 @@ class RowFinding:
     """The result of playing a row.
 
     `wrong`: the fault, "" for none. `remark`: an observation, or the caller's message. `tested`:
-    the number of leases that another process wanted while they were held.
+    the number of leases that another process wanted while they were held. `holders`: the leases of
+    the worst moment.
     """
 
     wrong: str = ""
     remark: str = ""
     tested: int = 0
     figures: tuple[RowFigure, ...] = ()
+    holders: tuple[HeldSpan, ...] = ()
 
 
 class UnmetError(Exception):

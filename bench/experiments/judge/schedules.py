@@ -12,6 +12,7 @@ The docstring of a schedule is shown to users, as the row's course of events.
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from bench.experiments.judge.library_stage import Stage
 from bench.experiments.judge.party import (
@@ -233,14 +234,29 @@ def _expired(stage: Stage) -> Party:
     return client
 
 
-def _succeeded(stage: Stage) -> tuple[Party, Party, list[str | None]]:
-    """A client whose lock has ended and that runs again, the next holder, and the holders on the
-    servers before the client ran again."""
+@dataclass(frozen=True, slots=True)
+class Successors:
+    """The clients that have the lock after another one, and the keys at that time. `other`: one
+    client more than may hold a semaphore. It asks whether a place was given away."""
+
+    holders: Sequence[Party]
+    keys: Sequence[str | None]
+    other: Party | None = None
+
+
+def _succeeded(stage: Stage) -> tuple[Party, Successors]:
+    """A client whose lock has ended and that runs again, and the next holders."""
     client = _expired(stage)
-    holder = _granted(stage)
-    before = stage.keys()
+    successors = _successors(stage)
     client.resume()
-    return client, holder, before
+    return client, successors
+
+
+def _successors(stage: Stage) -> Successors:
+    """As many new holders as the lock may have."""
+    other = stage.party() if stage.capacity > 1 else None
+    holders = [_granted(stage) for _ in range(stage.capacity)]
+    return Successors(holders, stage.keys(), other)
 
 
 def _granted(stage: Stage, ttl_ms: int = LONG_MS) -> Party:
@@ -250,13 +266,31 @@ def _granted(stage: Stage, ttl_ms: int = LONG_MS) -> Party:
     return client
 
 
-def _taken(stage: Stage, before: Sequence[str | None], holder: Party, fault: str) -> str:
-    """Return `fault` if a key in `before` now belongs to another client or is gone. A key that came
-    later does not count, because its SET was under way."""
-    if all(was in (None, now) for was, now in zip(before, stage.keys(), strict=True)):
+def _taken(stage: Stage, successors: Successors, fault: str) -> str:
+    """Return `fault` if a successor has lost the lock.
+
+    The key of a mutex then belongs to another client or is gone. A key that came later does not
+    count, because its SET was under way. A semaphore then lets one client more in. Its keys do not
+    show it, because an honest release changes them, too.
+    """
+    first = successors.holders[0]
+    if successors.other is not None:
+        _need_held(first)
+        return fault if _enters(successors.other, first) else ""
+    if all(was in (None, now) for was, now in zip(successors.keys, stage.keys(), strict=True)):
         return ""
-    _need_held(holder)
+    _need_held(first)
     return fault
+
+
+def _enters(other: Party, first: Party) -> bool:
+    """Whether `other` is granted a place before the lease of the first holder ends."""
+    other.begin_acquire()
+    try:
+        is_granted = other.acquired().ok
+    except HangsError:
+        return False
+    return is_granted and other.operations[-1].granted_ns < first.until_ns
 
 
 def _need_held(holder: Party) -> None:
@@ -276,9 +310,9 @@ def _in_time(client: Party) -> str:
 @schedule(OWNER, "a late release deletes a stranger's lock", REDLOCK, is_safety=True)
 def release_after_expiry(stage: Stage) -> str:
     """A lock ends, and another client gets it. Then the first client releases it."""
-    client, holder, before = _succeeded(stage)
+    client, successors = _succeeded(stage)
     client.release()
-    return _taken(stage, before, holder, "it deletes the lock of the next holder")
+    return _taken(stage, successors, "it deletes the lock of the next holder")
 
 
 @schedule(OWNER, "a release that compares and deletes in two steps", REDLOCK, is_safety=True)
@@ -293,11 +327,10 @@ def paused_in_release(stage: Stage) -> str:
     client.pause()
     stage.cont(everyone)
     need(stage.until_free(), "its keys ended")
-    holder = _granted(stage)
-    before = stage.keys()
+    successors = _successors(stage)
     client.resume()
     client.answer()
-    return _taken(stage, before, holder, "it deletes the lock of the next holder")
+    return _taken(stage, successors, "it deletes the lock of the next holder")
 
 
 @schedule(RENEWAL, "an extension of a lock that has ended", REDLOCK)
@@ -308,13 +341,11 @@ def extend_after_expiry(stage: Stage) -> str:
     client.resume()
     again = client.ask("extend", ttl_ms=LONG_MS).ok
     stage.clear()
-    client, holder, before = _succeeded(stage)
+    client, successors = _succeeded(stage)
     if client.ask("extend", ttl_ms=3 * LONG_MS).ok:
-        _need_held(holder)
+        _need_held(successors.holders[0])
         return "it says that a lock is extended that another client holds"
-    if violation := _taken(
-        stage, before, holder, "its extension changes the lock of the next holder"
-    ):
+    if violation := _taken(stage, successors, "its extension changes the lock of the next holder"):
         return violation
     return (
         "it says that a lock is extended that had ended: somebody may have held it in between"
@@ -343,18 +374,16 @@ def extend_by_minority(stage: Stage) -> str:
 def paused_holder(stage: Stage) -> str:
     """A holder is frozen until its lock has ended and another client has it. Then it asks whether
     it still holds the lock, if the library can be asked, and releases the lock."""
-    client, holder, before = _succeeded(stage)
+    client, successors = _succeeded(stage)
     try:
         believes = client.ask("held").ok
     except NotApplicableError:
         believes = None
     reply = client.release()
-    if violation := _taken(
-        stage, before, holder, "its release deletes the lock of the next holder"
-    ):
+    if violation := _taken(stage, successors, "its release deletes the lock of the next holder"):
         return violation
     if believes:
-        _need_held(holder)
+        _need_held(successors.holders[0])
         return "asked whether it holds the lock, it says yes while another client does"
     return (
         "it cannot be asked, and its release reports nothing"
@@ -494,11 +523,11 @@ def majority_down(stage: Stage) -> str:
 def forked(stage: Stage) -> str:
     """A holder forks. The child asks for the same resource with its parent's objects, and ends."""
     client = _granted(stage)
-    before = stage.keys()
+    parent = Successors([client], stage.keys())
     if client.ask("fork", resource=RESOURCE, ttl_ms=LONG_MS, wait_ms=WAIT_MS).ok:
         _need_held(client)
         return "the child is granted what its parent holds"
-    if violation := _taken(stage, before, client, "the child's end removes its parent's lock"):
+    if violation := _taken(stage, parent, "the child's end removes its parent's lock"):
         return violation
     reply = client.release()
     return (

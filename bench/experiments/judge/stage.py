@@ -41,6 +41,8 @@ from bench.topology.fleet import HOST, Fleet, start_fleet
 from bench.topology.probe import Info
 from bench.topology.servants import Proxies, Shape
 
+# The protocol of a command has no such calls.
+COMMAND_LACKS: tuple[Need, ...] = ("hold", "fork", "interrupt", "virtual time")
 # The keys that other clients write live for this time.
 WRITTEN_S = 86_400
 # This many characters of a command's answer are shown.
@@ -104,8 +106,7 @@ class CommandParty(OwnParty):
         """Send a step in the two-line protocol of commands."""
         if isinstance(message, ClientOrder):
             self._acquire = message.side or "acquire"
-            lacks: tuple[Need, ...] = ("hold", "fork", "interrupt", "virtual time")
-            self._answers.append(Said(ok=True, lacks=lacks))
+            self._answers.append(Said(ok=True, lacks=COMMAND_LACKS))
             return
         assert isinstance(message, dict)
         do = message["do"]
@@ -140,9 +141,7 @@ class JudgeStage(Stage):
         """Start the servers. Raises EnvironmentNotReadyError."""
         super().__init__(driver_of(subject), instances, server, cut)
         self.subject = subject
-        # How many clients may hold the lock at once, and how long a load lasts (s).
-        self.capacity = 1
-        # How many takeovers are timed at once.
+        # How many takeovers are timed at once, and how long a load lasts (s).
         self.takeovers = 3
         self.seconds = 1.0
         self.ttl_ms: int | None = None

@@ -203,6 +203,13 @@ def read(made: Json) -> Any:
             "its sections give NOT KNOWN",
         ),
         ("judge", [("keys", 0)], "its sections give NOT KNOWN"),
+        # two holders together, or nobody who held it
+        (
+            "judge",
+            [("rows.0.holders", lambda holders: [*holders, {**holders[0], "client": 2}])],
+            "its sections give VIOLATED",
+        ),
+        ("judge", [("rows.0.holders", [])], "its sections give NOT KNOWN"),
         # a row is played that the lock cannot play
         ("judge", [("lacks", ["fork"])], "its sections give NOT KNOWN"),
         (

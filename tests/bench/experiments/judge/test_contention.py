@@ -2,12 +2,7 @@
 
 import pytest
 
-from bench.experiments.judge.contention import (
-    ContendedLoad,
-    leases_tested,
-    most_at_once,
-    writers_beside,
-)
+from bench.experiments.judge.contention import ContendedLoad, holders_seen, leases_tested
 from bench.measure.record import OperationFacts
 
 
@@ -27,22 +22,32 @@ def lease(begun: int, granted: int, released: int, ends: int = 1000) -> Operatio
     )
 
 
-def test_leases_one_after_the_other_are_never_two_at_once() -> None:
-    assert most_at_once([lease(0, 1, 5), lease(2, 5, 9), lease(6, 10, 12)]) == 1
-
-
-def test_leases_that_overlap_are_counted() -> None:
-    assert most_at_once([lease(0, 1, 5), lease(2, 4, 9), lease(3, 4, 8)]) == 3
-
-
-def test_a_lease_that_was_not_given_back_counts_until_its_end() -> None:
-    assert most_at_once([lease(0, 1, 0, ends=20), lease(2, 19, 30)]) == 2
-    assert most_at_once([lease(0, 1, 0, ends=20), lease(2, 21, 30)]) == 1
-
-
 def contention(*operations: list[OperationFacts]) -> ContendedLoad:
     """What these callers did."""
     return ContendedLoad([*operations], 1.0, 0, 0.0)
+
+
+def most_at_once(*leases: OperationFacts) -> int:
+    """The most holders of a mutex at any moment."""
+    return len(holders_seen(contention([*leases]), 1, shared=False).worst)
+
+
+def writers_beside(load: ContendedLoad) -> int:
+    """The number of grants after which a writer held a shared lock beside another client."""
+    return holders_seen(load, 1, shared=True).faults
+
+
+def test_leases_one_after_the_other_are_never_two_at_once() -> None:
+    assert most_at_once(lease(0, 1, 5), lease(2, 5, 9), lease(6, 10, 12)) == 1
+
+
+def test_leases_that_overlap_are_counted() -> None:
+    assert most_at_once(lease(0, 1, 5), lease(2, 4, 9), lease(3, 4, 8)) == 3
+
+
+def test_a_lease_that_was_not_given_back_counts_until_its_end() -> None:
+    assert most_at_once(lease(0, 1, 0, ends=20), lease(2, 19, 30)) == 2
+    assert most_at_once(lease(0, 1, 0, ends=20), lease(2, 21, 30)) == 1
 
 
 def test_a_lease_is_tested_if_another_process_asked_in_its_middle() -> None:
@@ -89,5 +94,14 @@ def test_one_holder_is_judged_as_ever_if_nobody_reads() -> None:
     """A lock without readers is a mutex: both rules count the same fault."""
     apart = shared(0, [lease(0, 1, 5)], [lease(2, 5, 9)])
     together = shared(0, [lease(0, 1, 5)], [lease(2, 4, 9)])
-    assert (most_at_once(apart.leases), writers_beside(apart)) == (1, 0)
-    assert (most_at_once(together.leases), writers_beside(together)) == (2, 1)
+    for load, faults in ((apart, 0), (together, 1)):
+        assert writers_beside(load) == faults
+        assert holders_seen(load, 1, shared=False).faults == faults
+
+
+def test_the_worst_moment_is_that_of_a_fault_before_that_of_most_readers() -> None:
+    readers = [[lease(0, 30, 40)], [lease(0, 31, 40)], [lease(0, 32, 40)]]
+    fine = holders_seen(shared(3, *readers), 1, shared=True)
+    assert [one.side for one in fine.worst] == ["read"] * 3
+    seen = holders_seen(shared(3, *readers, [lease(0, 1, 9), lease(0, 5, 12)]), 1, shared=True)
+    assert [one.side for one in seen.worst] == ["write"] * 2

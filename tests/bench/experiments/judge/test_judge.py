@@ -5,6 +5,7 @@ from msgspec import to_builtins
 from msgspec.structs import replace
 
 from bench.errors import UsageError
+from bench.experiments.judge.holders import HeldSpan
 from bench.experiments.judge.judge import (
     AT_ONCE,
     judge_rows,
@@ -25,6 +26,7 @@ CONTENDED = JudgedRow(
     happened="never more than 1",
     plays=1,
     tested=100,
+    holders=(HeldSpan(0, "", 1.0, 3.0),),
 )
 FEW = replace(CONTENDED, tested=99)
 OTHER = replace(CONTENDED, topic="late-set", is_safety=False, tested=0)
@@ -128,14 +130,45 @@ def test_a_stored_fault_without_a_play_that_showed_it_is_not_known() -> None:
 
 
 @pytest.mark.parametrize(
-    ("most", "together", "word"),
-    [(1, 1, "holds"), (1, 2, "does not"), (3, 3, "holds"), (None, 4, "holds")],
+    ("capacity", "shared", "together", "word"),
+    [
+        (1, False, 1, "holds"),
+        (1, False, 2, "does not"),
+        (3, False, 3, "holds"),
+        (1, True, 4, "holds"),
+    ],
 )
 def test_more_holders_than_the_lock_may_have_are_a_fault(
-    most: int | None, together: int, word: str
+    capacity: int, shared: bool, together: int, word: str
 ) -> None:
     seen = replace(CONTENDED, figures=(RowFigure(AT_ONCE, float(together), ""),))
-    assert word_of_row(seen, most) == word
+    assert word_of_row(seen, capacity, shared=shared) == word
+
+
+READS = HeldSpan(0, "read", 1.0, 3.0)
+WRITES = HeldSpan(1, "write", 2.0, 4.0)
+
+
+@pytest.mark.parametrize(
+    ("holders", "capacity", "shared", "word"),
+    [
+        ([READS, replace(READS, client=2)], 1, True, "holds"),
+        ([READS, WRITES], 1, True, "does not"),
+        ([WRITES, replace(WRITES, client=2)], 1, True, "does not"),
+        # one after the other
+        ([READS, replace(WRITES, from_ms=3.0)], 1, True, "holds"),
+        ([READS, replace(READS, client=2)], 1, False, "does not"),
+        ([READS, replace(READS, client=2)], 2, False, "holds"),
+        # a good word without evidence
+        ([], 1, True, "not known"),
+        ([], 1, False, "not known"),
+    ],
+)
+def test_the_holders_of_a_stored_row_are_judged_anew(
+    holders: list[HeldSpan], capacity: int, shared: bool, word: str
+) -> None:
+    seen = replace(CONTENDED, holders=tuple(holders))
+    assert word_of_row(seen, capacity, shared=shared) == word
 
 
 def test_two_rows_of_one_topic_are_not_one_judgement() -> None:

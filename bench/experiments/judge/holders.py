@@ -1,0 +1,35 @@
+"""Who held a lock together: *the spans of its leases → the holders after each grant, too many or
+not*. Pure.
+
+Both the judge of a load and the reader of a stored result ask these functions.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Literal
+
+from bench.measure.section import Amount, Count, Section, says
+
+
+class HeldSpan(Section, frozen=True):
+    """A client had the lock."""
+
+    client: Annotated[Count, says("its number, from 0")]
+    side: Annotated[Literal["", "read", "write"], says("of a lock for readers and a writer")]
+    from_ms: Annotated[Amount, says("its grant, since the first request of the load")]
+    until_ms: Annotated[Amount, says("before its release, or the end of its lease")]
+
+
+def crowds(spans: Sequence[HeldSpan]) -> Iterator[list[HeldSpan]]:
+    """The holders after each grant. At equal times the old holder has left before the new one
+    arrives."""
+    held: list[HeldSpan] = []
+    for span in sorted(spans, key=lambda one: one.from_ms):
+        held = [*(one for one in held if one.until_ms > span.from_ms), span]
+        yield held
+
+
+def is_too_many(held: Sequence[HeldSpan], capacity: int, *, shared: bool) -> bool:
+    """Whether these clients may not hold the lock together. With `shared` only readers may."""
+    if shared:
+        return len(held) > 1 and any(one.side != "read" for one in held)
+    return len(held) > capacity
