@@ -1,2 +1,2 @@
-"""Is B worse than A? *sides → interleaved pairs → PASS, FAIL or not known*. This folder holds the
-commands `compare` and `gate`."""
+"""The commands `compare` and `gate`, which ask whether B is worse than A: *sides → interleaved
+pairs → PASS, FAIL or not known*."""

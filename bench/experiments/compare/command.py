@@ -2,8 +2,8 @@
 ratios, and one word*.
 
 Rules: the command refuses wrong options before anything starts. A side that does not exist is a
-mistake (exit code 2), never noise (4). A comparison runs the first side twice in every round, to
-measure the noise (A/A).
+usage error with exit code 2. It never counts as noise (exit code 4). A comparison runs the first
+side twice in every round, to measure the noise (A/A).
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ OPEN = ("acquire.p50", "acquire.success")
 @dataclass(frozen=True, slots=True)
 class ComparisonOptions(Options):
     """The options that `compare` and `gate` share, except scenario and outputs. `variables` are the
-    keys that may differ."""
+    scenario keys in which the sides may differ."""
 
     pairs: int
     tolerance: float
@@ -125,10 +125,11 @@ def _options(command: Command, kind: Kind) -> Command:
 def compare(
     outputs: Outputs, things: tuple[str, ...], recipes: tuple[str, ...], **values: object
 ) -> Done[ComparisonResult]:
-    """Compare two or more locks: which one is faster, by how much, and how certain is that?
+    """Compare two or more locks. Which lock is faster, by how much, and how certain is that?
 
     Each metric gets a ratio with its 95 % interval, the noise of two equal runs on this machine,
-    and one word: better, worse, same (within the tolerance) or inconclusive."""
+    and one word: better, worse, same (within the tolerance) or inconclusive.
+    """
     from bench.experiments.compare.sides import Named, is_stored, opened, read_named
 
     named_things = [
@@ -200,10 +201,10 @@ def gate(
     """Gate a change: did it make the lock slower? PASS (0), FAIL (1) or INCONCLUSIVE (4).
 
     The gate runs two scenarios, revisions or installed versions in turns on equal servers until the
-    answer is certain. PASS: the interval of the change ends within the tolerance. FAIL: the
-    candidate is certainly worse by more than the tolerance. Commands, bytes, round trips and
-    connections per acquire must not grow at all. In stored runs these counts must not certainly
-    grow, because nobody can count single cycles there.
+    answer is certain. PASS means that the interval of the change ends within the tolerance. FAIL
+    means that the candidate is certainly worse, and that its measured change exceeds the tolerance.
+    Commands, bytes, round trips and connections per acquire must not grow at all. Stored runs hold
+    only averages of these counts, so there the gate fails if the growth is certain and above 1 %.
 
     SCENARIO.toml is the load for revisions and installed versions.
     """
@@ -309,7 +310,7 @@ def _stored(
     require_alike(series, [side.label for side in sides], terms.variables)
     require_earned(kind, series, [side.label for side in sides])
     rounds = rounds_of(series, read_thresholds(terms.thresholds))
-    # For stored runs nobody can count single cycles any more, so their averages are judged.
+    # Stored runs hold only averages of the counted costs, so a gate judges these averages.
     if kind == "gate":
         counted = [metric for metric in map(find_metric, COUNTED) if any(rounds.values(0, metric))]
         judged = tuple(dict.fromkeys((*judged, *counted)))
@@ -327,8 +328,8 @@ def _stored(
 def _metrics(
     kind: Kind, names: Sequence[str], load: Scenario
 ) -> tuple[tuple[Metric, ...], tuple[Metric, ...]]:
-    """Return the figures to judge, each once, and the figures that a gate only shows. Raises
-    UsageError for a wrong name."""
+    """Return the figures to judge, without repetitions, and the figures that a gate only shows.
+    Raises UsageError for a wrong name."""
     from bench.gates.threshold import find_metric, shown_at
 
     shown = shown_at("compare")

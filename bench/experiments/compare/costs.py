@@ -2,18 +2,18 @@
 connections, exactly*.
 
 Rules
-- One caller acquires a free resource through a relay that counts. The result is the median of some
-  cycles. For round trips it is the minimum, because a stall can only add round trips. If the
-  candidate costs more, the gate fails, without a tolerance.
-- The relay holds replies back until all sides have been silent for `QUIET_S`, then hands over all
-  of them at once. All commands that a client sends between two such moments form one round trip.
-  The number of instances and the machine's speed make no difference.
-- INFO and its reply are not counted. A client sends INFO by the clock (lockcore asks at most four
-  times a second whether databases were swapped). So on a slow machine a cycle would contain more of
-  them. The length of the reply also changes from call to call.
-- A child process with the side's own packages takes the cycles. It runs this file, started by name
-  (`serve`). The child must import something from these packages. Otherwise both sides would run the
-  same code, and every gate would pass. Its protocol is:
+- One caller acquires a free resource through a relay that counts. The result is the median of a few
+  cycles. For round trips the result is the minimum, because a stall can only add round trips. If
+  the candidate costs more, the gate fails, without a tolerance.
+- The relay holds replies back until all sides have been silent for `QUIET_S`. Then it hands over
+  all replies at once. All commands that a client sends between two such moments form one round
+  trip. The number of instances and the machine's speed make no difference.
+- INFO and its reply are not counted. lockcore sends INFO at most four times a second, to learn
+  whether databases were swapped. So on a slow machine a cycle would contain more INFO commands. The
+  length of the reply also changes from call to call.
+- A child process with the side's own packages runs the cycles. The child runs the function `serve`
+  of this file, and it must import something from the side's packages. Otherwise both sides would
+  run the same code, and every gate would pass. Its protocol is:
 
     {"recipe": …, "targets": […], "ttl_ms": …, "folders": […]}    the first line on stdin; the
                     answer is `ready`
@@ -49,8 +49,7 @@ from bench.topology.fleet import HOST, start_fleet
 from bench.topology.server import find_server
 from lockcore import Lease
 
-# The child process that takes the cycles imports this module, and as little else of the bench as
-# possible.
+# The child process imports this module, and as little else of the bench as possible.
 if TYPE_CHECKING:
     from bench.experiments.compare.pairs import CompareOrder, Side
 
@@ -117,7 +116,8 @@ def costs_of(side: Side, server: str | None) -> Costs:
 def _asked(child: Child, line: str, expected: str, relay: CountingRelay) -> Counter[str]:
     """Send a line to the child, and return the traffic counted until its answer.
 
-    The protocol uses plain words, because the child may run another revision of the code.
+    The protocol consists of plain text lines, because the child may run another revision of the
+    code.
     """
     try:
         child.write(line + "\n")
@@ -143,8 +143,8 @@ class Exchange:
     """Counts the commands and replies of one connection as they pass. INFO and its reply do not
     count.
 
-    Replies come in the order of the commands. Published messages may come between them, and they
-    belong to no command.
+    Replies come in the order of the commands. Published messages may come between replies, and a
+    published message belongs to no command.
     """
 
     def __init__(self, count: Callable[[str, int], None]) -> None:
@@ -185,7 +185,7 @@ class Exchange:
             self._reply_bytes = 0
 
     def _command_of(self, reply: object) -> bytes:
-        """Return the name of the command that `reply` answers; empty for a published message."""
+        """Return the name of the command that `reply` answers, or "" for a published message."""
         is_published = isinstance(reply, PushNotification) and reply[:1] not in (
             [b"subscribe"],
             [b"unsubscribe"],
@@ -194,7 +194,8 @@ class Exchange:
 
 
 class CountingRelay:
-    """Listens in front of loopback ports. `ports` are the relay's own ports, in the same order.
+    """A relay that listens in front of servers' loopback ports. `ports` are the relay's own ports,
+    in the order of the servers.
 
     The relay passes data only while `until_said` waits.
     """
@@ -213,8 +214,8 @@ class CountingRelay:
             self.ports.append(listener.getsockname()[1])
 
     def until_said(self, child: Child) -> tuple[str, Counter[str]]:
-        """Return the next line of `child` and the traffic until then. The traffic includes
-        everything that was still under way when the line came."""
+        """Return the next line of `child` and the traffic until the line came. The traffic includes
+        data that was still under way at that moment."""
         self._counts = Counter()
         quiet = 0
         lines = list[str]()
@@ -226,8 +227,8 @@ class CountingRelay:
         try:
             # A round trip is over when all sides have been silent for QUIET_S. Then `_let_go` hands
             # over the waiting replies, and the client continues. The child's line may come while
-            # its last command is still under way, and that command belongs to this cycle, too. So
-            # the relay stops only after two consecutive looks with no data and no waiting reply.
+            # the child's last command is still under way. That command belongs to this cycle, too.
+            # So the relay stops only after two consecutive looks with no data and no waiting reply.
             while not lines or quiet < 2:
                 ready = self._ready.select(QUIET_S)
                 for key, _ in ready:
@@ -249,9 +250,9 @@ class CountingRelay:
         self._counts["connections"] += 1
         self._held[client] = bytearray()
         exchange = Exchange(self._count)
-        # Data of another protocol is passed on and not counted. A client that waited in vain for a
-        # busy server may ask whether the server speaks TLS. Without this line a gate ended there
-        # with an error of lockbench.
+        # Data of another protocol is passed on and not counted. For example, a client that timed
+        # out on a busy server may ask whether the server speaks TLS. Without this line such a
+        # request ended the gate with a ProtocolError.
         foreign = contextlib.suppress(hiredis.ProtocolError)
 
         def ask(chunk: bytes) -> None:
@@ -275,7 +276,8 @@ class CountingRelay:
     def _read(
         self, source: socket.socket, ends: tuple[socket.socket, ...], take: Callable[[bytes], None]
     ) -> None:
-        # Both ends were ready in this look, and handling the first one has closed the connection.
+        # If both ends were ready in the same look, the first end's turn may already have closed the
+        # connection.
         if ends[0] not in self._held:
             return
         # A broken connection counts as a closed connection.
@@ -304,7 +306,7 @@ class CountingRelay:
 
 
 def serve() -> None:
-    """Take the cycles that stdin requests. The resource is always free and nothing is retried, so
+    """Run the cycles that stdin requests. The resource is always free and nothing is retried, so
     all cycles are alike."""
     order = json.loads(sys.stdin.readline())
     settings = RecipeSettings(
@@ -329,7 +331,8 @@ def serve() -> None:
 
 
 def _is_used(folders: Sequence[str]) -> bool:
-    """Whether a module was imported from these folders; True if there are no folders."""
+    """Return whether a module was imported from these folders. Return True if there are no
+    folders."""
     places = (getattr(module, "__file__", None) or "" for module in tuple(sys.modules.values()))
     return not folders or any(
         Path(place).is_relative_to(folder) for place in places for folder in folders

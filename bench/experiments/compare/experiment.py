@@ -1,9 +1,9 @@
 """The answer of `compare` and `gate`: *sides and their runs → one judged, written result*.
 
 Rules: a gate has one baseline and one candidate. It counts the exact costs first. If one cost grew,
-the gate fails without running a pair. It stops at the first look that gives an answer. A comparison
-compares every side with the first. It also runs the first side a second time (A/A), to measure the
-noise. After Ctrl-C the finished runs are judged and kept.
+the gate fails without running a pair. The gate stops at the first look that gives an answer. A
+comparison compares every side with the first side. It also runs the first side a second time (A/A),
+to measure the noise. After Ctrl-C the finished runs are judged and kept.
 """
 
 from collections.abc import Iterator
@@ -53,7 +53,7 @@ def compare_now(order: CompareOrder, say: Show) -> Done[ComparisonResult]:
 
 def _so_far(plan: Comparison, rounds: Rounds) -> tuple[str, bool]:
     """Return the interim figures as text, and whether a gate has its answer. A gate answers only at
-    its looks, but a violated or invalid run ends it at once."""
+    its planned looks, but a violated or invalid run ends the gate at once."""
     question = _asked(plan, rounds)
     texts = [
         f"{metric_text(one.metric).removeprefix('acquire.')} {change_text(one.ratio)}, "

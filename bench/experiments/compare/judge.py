@@ -1,16 +1,18 @@
-"""Two sides compared by pairs of runs: *values per pair → ratio with its interval; runs and ratios
-→ one word*.
+"""The judgement of two sides by pairs of runs: *values per pair → ratio with its interval; runs and
+ratios → one verdict word*.
 
 Rules, in addition to the gate's rules (README of this folder):
 - A share of acquires is compared by its difference, in points. A user who accepts 10 % less speed
   does not accept 10 % fewer locks.
 - If nothing was acquired, that counts as the worst value.
-- A pair in which neither side has a value is ignored. If only one side has a value, nothing passes.
-- No figure of an INVALID run is judged. Only violations and counted costs fail then.
-- Commands, bytes and round trips per acquire may not grow. For stored runs nobody can count single
-  cycles. There, growth fails if it is certain and above `COUNTED_MORE`, whatever the tolerance is.
+- A pair in which neither side has a value is ignored. If only one side of a pair has a value, no
+  figure passes.
+- No figure of an INVALID run is judged. In this case only violations and counted costs can fail a
+  gate.
+- Commands, bytes and round trips per acquire may not grow. Stored runs hold only averages of these
+  counts. There, growth fails if it is certain and above `COUNTED_MORE`, whatever the tolerance is.
 
-`earned` judges a stored comparison again, with the same functions as a new one.
+`earned` judges a stored comparison again, with the same functions that judge a new comparison.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -72,7 +74,7 @@ CPU = "cost.client_cpu_us_per_cycle"
 GROWTH = 1.3
 # Counted figures that a gate also judges in stored runs.
 COUNTED = ("cost.commands_per_acquire", "cost.bytes_per_acquire", "cost.round_trips_per_acquire")
-# Retries and lost rounds may add this share to a count.
+# In stored runs, retries and lost rounds may add this share to a count.
 COUNTED_MORE = 0.01
 Values = Sequence[float | None]
 # The cost of one acquire of a free resource and its release, over all N instances.
@@ -81,10 +83,11 @@ Costs = Mapping[str, float]
 
 @dataclass(frozen=True, slots=True)
 class ComparisonRequest:
-    """The question about the runs. It is the same for new runs and for stored runs.
+    """The question that the runs must answer. It is the same for new runs and for stored runs.
 
-    `labels`: the names of the sides; `noise`: the indices of A/A sides; `cpu_share`: the share of
-    the tolerance that CPU gets; `looks`: the numbers of pairs after which a gate may stop.
+    `labels` are the names of the sides. `noise` holds the indices of A/A sides. `cpu_share` is the
+    share of the tolerance that CPU gets. `looks` are the numbers of pairs after which a gate may
+    stop.
     """
 
     kind: Kind
@@ -100,7 +103,7 @@ class ComparisonRequest:
 
 @dataclass(frozen=True, slots=True)
 class Sides:
-    """The values of two sides. None: a run has no value. inf: acquires failed.
+    """The values of two sides. None means that a run has no value. inf means that acquires failed.
 
     `paired`: the i-th values of both sides come from the same round.
     """
@@ -111,7 +114,7 @@ class Sides:
 
     def known(self, *, zero: bool) -> tuple[list[float], list[float], int]:
         """Return the comparable values of both sides and the number of torn pairs, in which only
-        one side has a value. Paired sides keep whole pairs only; other sides keep all values.
+        one side has a value. Paired sides keep only whole pairs. Other sides keep all values.
         `zero`: whether 0 counts as a value."""
         first, second = (
             [finite(one) if one or zero else None for one in side]
@@ -130,34 +133,34 @@ class Sides:
 
 def gate_confidence(metrics: int, looks: int = 1) -> float:
     """Return the confidence of a gate's two-sided interval. A gate FAILs only if the better end of
-    this interval is worse than no change. It judges `metrics` figures at each of `looks` looks.
-    FALSE_ALARM is divided equally between all these judgements. The union bound holds even if the
-    figures depend on each other. Source: repeated confidence intervals, Jennison and Turnbull, J.
-    R. Stat. Soc. B 51 (1989); spending, Lan and DeMets, Biometrika 70 (1983)."""
+    this interval is worse than no change. The gate judges `metrics` figures at each of `looks`
+    looks, and FALSE_ALARM is divided equally between all these judgements. The union bound is valid
+    even if the figures depend on each other. Source: repeated confidence intervals, Jennison and
+    Turnbull, J. R. Stat. Soc. B 51 (1989); spending, Lan and DeMets, Biometrika 70 (1983)."""
     return 1 - 2 * FALSE_ALARM / (metrics * looks)
 
 
 def gate_shift(values: Callable[[float], Shift], metrics: int, looks: int) -> Shift:
-    """Return the shift of a gate. Its `low` end has the confidence of `gate_confidence`. Its `high`
-    end is wrong in at most MISSED of all gates. `values` maps a confidence to the shift with that
-    interval.
+    """Return the shift that a gate judges. The `low` end of the shift has the confidence of
+    `gate_confidence`. The `high` end is wrong in at most MISSED of all gates. `values` maps a
+    confidence to the shift with an interval of this confidence.
 
-    PASS needs the high end of *every* metric within its tolerance. A wrong PASS therefore needs a
-    wrong high end of the one metric that is worse. So MISSED is divided between the looks, but not
-    between the metrics. Source: intersection-union tests, Berger, Technometrics 24 (1982);
-    one-sided tests of equivalence, Schuirmann, J. Pharmacokinet. Biopharm. 15 (1987).
+    A gate passes only if the high end of *every* metric lies within its tolerance. So a wrong PASS
+    needs a wrong high end of the metric that really is worse. So MISSED is divided between the
+    looks, but not between the metrics. Source: intersection-union tests, Berger, Technometrics 24
+    (1982); one-sided tests of equivalence, Schuirmann, J. Pharmacokinet. Biopharm. 15 (1987).
     """
     worse = values(gate_confidence(metrics, looks))
     return replace_fields(worse, high=values(1 - 2 * MISSED / looks).high)
 
 
 def gate_looks(pairs: int, metrics: int) -> tuple[int, ...]:
-    """Return the numbers of pairs after which such a gate looks for an answer. They grow
+    """Return the numbers of pairs after which a gate looks for an answer. The numbers grow
     geometrically, up to `pairs`."""
-    # All looks share the allowed false alarms. So more looks need a higher confidence, a higher
-    # confidence needs more pairs before the first look, and a later first look leaves room for
-    # fewer looks. The loop raises `number` until the looks that fit, GROWTH apart, are no more
-    # than the number that the confidence was computed for.
+    # All looks share the allowed false alarms, so more looks need a higher confidence. A higher
+    # confidence needs more pairs before the first look. A later first look leaves room for fewer
+    # looks. The loop tries larger values of `number`, the number of looks that sets the confidence.
+    # It ends when at most `number` looks fit, each GROWTH times later than the previous look.
     number = 0
     while True:
         number += 1
@@ -175,9 +178,9 @@ def gate_looks(pairs: int, metrics: int) -> tuple[int, ...]:
 
 
 def figure_verdict(kind: Kind, worse: Shift, tolerance: float, *, counted: bool = False) -> Word:
-    """Return the word of a gate or a comparison on a shift (above 0 is worse) with a tolerance (0.1
-    = 10 %). `counted`: the figure is a count, and a count fails if its growth is certain and above
-    `COUNTED_MORE`."""
+    """Return the verdict of a gate or a comparison on a shift. A shift above 0 is worse. A
+    `tolerance` of 0.1 means 10 %. If the figure is `counted`, it fails when its growth is certain
+    and above `COUNTED_MORE`."""
     limit = log(1 + tolerance)
     if counted and worse.low > 0 and worse.shift > log(1 + COUNTED_MORE):
         return "fail"
@@ -201,8 +204,8 @@ def judge_figure(
 ) -> Judged:
     """Judge one figure of two sides. The baseline's values come first.
 
-    For a gate, the figure is one of `metrics` figures that count at each of `looks` looks. A
-    comparison asks whether the sides differ, and by how much.
+    A gate judges `metrics` figures at each of `looks` looks, and this is one of them. A comparison
+    asks whether the sides differ, and by how much.
     """
     shares = metric.path[0] == "outcome_shares"
     first, second, torn = values.known(zero=shares)
@@ -250,7 +253,7 @@ def judge_figure(
 def _without_word(
     metric: Metric, first: Sequence[float], second: Sequence[float], *, paired: bool
 ) -> Judged:
-    """Return one figure of two sides with their medians, before it is judged."""
+    """Return one figure of two sides with both medians, not yet judged."""
     first_median = median(first) if first else None
     second_median = median(second) if second else None
     return Judged(
@@ -275,7 +278,7 @@ def _ratio(shift: float, share: float | None) -> float | None:
 
 
 def _word(kind: Kind, worse: Shift, tolerance: float, of: Judged) -> tuple[Word, str | None]:
-    """Return the word on a shift, and the reason if the word is inconclusive."""
+    """Return the verdict on a shift, and the reason if the verdict is inconclusive."""
     counted = kind == "gate" and not of.paired and of.metric in COUNTED
     # If the pairs are too few to FAIL, they are also too few to PASS.
     if worse.low == -inf:
@@ -305,22 +308,22 @@ def middle(values: Sequence[float | None]) -> float | None:
     if len(numbers) < len(values):
         return None
     if len(set(numbers)) == 1:
-        # Equal values stay exact. An hour stands for "never", and rounding in the mean could make
-        # it a little shorter.
+        # Equal values must stay exact. An hour stands for "never", and a rounded mean could be a
+        # little shorter than an hour.
         return numbers[0]
     return geometric_mean(numbers) if all(numbers) else 0.0
 
 
 def tolerance_of(metric: Metric, tolerance: float, cpu_share: float) -> float:
-    """Return the tolerance of a metric. CPU is the most precise figure of runs in turns, so it gets
-    only the share `cpu_share`."""
+    """Return the tolerance of a metric. CPU is the most precise figure of interleaved runs, so its
+    tolerance is smaller by the factor `cpu_share`."""
     return tolerance * (cpu_share if metric.name == CPU else 1)
 
 
 def judge_figures(question: ComparisonRequest, runs: Sequence[ComparedRun]) -> Iterator[Judged]:
-    """Yield one entry for each metric of each side after the first. If a gate was cut between two
-    looks, its figures are not judged. Otherwise a user who watches could stop at a convenient
-    moment."""
+    """Yield one entry for each metric of each side after the first. If a gate was interrupted
+    between two looks, its figures are not judged. Otherwise a user who watches the figures could
+    stop the gate at a convenient moment."""
     finished = len({run.pair for run in runs})
     next_look = next((look for look in question.looks if look >= finished), finished)
     for index, label in list(enumerate(question.labels))[1:]:
@@ -370,7 +373,7 @@ def judge_exact(baseline: Costs, candidate: Costs) -> Exact:
 
 
 def exact_of(rows: Sequence[ExactRow]) -> Exact:
-    """Return the section of these counts. A count that grew is a failure."""
+    """Return the result section of these counts. A count that grew is a failure."""
     grown = (row for row in rows if row.second > row.first)
     failures = (
         f"{row.name.replace('_', ' ')} per acquire: {row.first:g} → {row.second:g}" for row in grown
@@ -453,7 +456,7 @@ def judge_comparison(
 ) -> ComparedVerdict:
     """Return the verdict over all sides.
 
-    `metrics`: the figures that count; `stopped`: why not all pairs were run.
+    `metrics` are the figures that decide. `stopped` is the reason why not all pairs were run.
     """
     invalid = _first(runs, labels, "invalid")
     worse = [
@@ -465,10 +468,10 @@ def judge_comparison(
         f"{one.expression}: {one.reason}" for one in thresholds if one.status == "inconclusive"
     ]
     open_ones += [f"{_NOT_ALL}{stopped}"] if stopped else []
-    # If counted costs grew, they decide alone, so no pair was run.
+    # If counted costs grew, the costs alone decide the verdict, and no pair was run.
     counted = exact is not None and exact.failures and not runs
     undecided = [] if counted else _undecided(kind, runs, metrics)
-    # No figure of an INVALID run is judged, only counted costs.
+    # No figure of an INVALID run is judged. Only counted costs can fail then.
     failures = [] if invalid else worse
     failures = [*failures, *(exact.failures if exact else ())]
     reasons = {
@@ -494,7 +497,7 @@ def judge_comparison(
 def combine_thresholds(runs: Iterable[ComparedRun]) -> list[JudgedThreshold]:
     """Return one entry for each threshold over all runs of one side. A safety threshold fails if it
     fails in one run. For other thresholds, the median of the decided runs counts. If fewer than
-    half are decided, the threshold may fail but never pass."""
+    half of the runs are decided, the threshold may fail but never pass."""
     combined = []
     for entries in zip(*(run.thresholds for run in runs), strict=True):
         decided = sorted((one for one in entries if one.status != "inconclusive"), key=value_of)
@@ -526,8 +529,8 @@ def _undecided(kind: Kind, runs: Sequence[ComparedRun], metrics: Sequence[Judged
             f"in {late} of {len(runs)} runs the generator was late: their latencies are "
             "upper bounds",
         ]
-    # An equal share of granted locks compares nothing, because in a healthy lock it is 100 % on
-    # both sides.
+    # An equal share of granted locks does not count as a compared figure. With two healthy locks
+    # both shares are 100 %.
     decided_figures = [
         one
         for one in metrics

@@ -1,4 +1,5 @@
-"""Runs in turn, so that changes of the machine affect all sides: *sides → rounds of short runs*.
+"""Interleaved runs, so that changes of the machine affect all sides: *sides → rounds of short
+runs*.
 
 Rules, in addition to the README: the order of the sides and the assignment of the equal fleets are
 random. All sides of a round have the same seed. If the faults of one side need proxies or the shim,
@@ -52,8 +53,8 @@ _DESCRIBE = (
     "describe_environment(); "
     "print(json.dumps({'lockcore': found.lockcore, 'packages': found.packages}))"
 )
-# A load process is replaced after this number of runs. Otherwise one chance layout of its memory
-# would affect all pairs of a gate.
+# A load process is replaced after this number of runs. Otherwise the random memory layout of one
+# process would affect all pairs of a gate.
 RUNS = 12
 HERE = Path(__file__).resolve().parents[3]
 
@@ -62,8 +63,8 @@ HERE = Path(__file__).resolve().parents[3]
 class Side:
     """One side of a comparison.
 
-    `python_path`: the folders that its processes search first for packages; `is_noise`: this side
-    is an A/A.
+    `python_path` are the folders that the side's processes search first for packages. `is_noise`
+    means that this side is a second run of the first side (A/A).
     """
 
     label: str
@@ -73,8 +74,8 @@ class Side:
 
     def described(self, run: RunResult) -> RunResult:
         """Return the run with this side's form of lockcore and this side's packages. The run itself
-        holds the data of this leading process, so a fresh interpreter of the side is asked. A side
-        without `python_path` has the same data as this process."""
+        holds the data of this leading process, so the function asks a fresh interpreter of the
+        side. A side without `python_path` has the same data as this process."""
         if not self.python_path:
             return run
         process = subprocess.run(
@@ -91,18 +92,18 @@ class Side:
         return structs.replace(run, environment=structs.replace(run.environment, **brought))
 
     def environ(self) -> dict[str, str]:
-        """Return the environment of the side's load processes. They use the bench that runs now,
-        whatever folder they start in."""
+        """Return the environment of the side's load processes. These processes use the bench that
+        runs now, whatever folder they start in."""
         path = filter(None, [*self.python_path, os.environ.get("PYTHONPATH", ""), str(HERE)])
         return {**os.environ, "PYTHONPATH": os.pathsep.join(path)}
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The plan: every side is compared with the first of `sides`. `judged`: the figures that decide
-    the verdict; `pairs`: the most rounds; `looks`: the numbers of rounds after which a gate may
-    stop; `cpu_share`: the share of the tolerance that CPU gets; `bind`: the address where hosts
-    join."""
+    """The plan of a comparison. Every side is compared with the first of `sides`. `judged` are the
+    figures that decide the verdict. `pairs` is the largest number of rounds. `looks` are the
+    numbers of rounds after which a gate may stop. `cpu_share` is the share of the tolerance that
+    CPU gets. `bind` is the address where other hosts join."""
 
     kind: Kind
     sides: Sequence[Side]
@@ -123,9 +124,9 @@ CompareOrder = ExperimentOrder[Comparison]
 
 @dataclass(slots=True)
 class Rounds:
-    """The finished rounds. `runs`: one entry per run; `results`: one result of each side, to
-    describe the side; `repeated`: the number of rounds discarded because a run was INVALID;
-    `stopped`: why the other rounds were not run."""
+    """The finished rounds. `runs` has one entry per run. `results` has one result of each side, to
+    describe the side. `repeated` is the number of rounds that were discarded because a run was
+    INVALID. `stopped` is the reason why the other rounds were not run."""
 
     runs: list[ComparedRun]
     results: dict[int, RunResult]
@@ -146,10 +147,10 @@ class Rounds:
 
 
 def take_turns(plan: Comparison) -> bool:
-    """Return whether all sides can run at once and alternate in time slices. This needs own
-    servers, one load process per side, no other hosts and no telemetry. It also needs a closed loop
-    without faults, because a schedule or a fault would continue while a side waits. Operations must
-    end well within a time slice."""
+    """Return whether all sides can run at once and alternate in time slices. This is possible with
+    servers that lockbench starts, one load process per side, no other hosts and no telemetry. The
+    load must be a closed loop without faults, because a schedule or a fault would continue while a
+    side waits. Operations must end well within a time slice."""
     loads = [side.scenario for side in plan.sides]
     go_on = any(one.targets or one.faults or one.rate_per_s or one.processes > 1 for one in loads)
     short = all(max(one.hold.ms, one.think.ms) <= SHORT_MS for one in loads)
@@ -227,10 +228,11 @@ def _in_turns(
 ) -> RoundResults:
     """Run every side once, all at the same time.
 
-    If one side fails, the others are ended, too.
+    If one side fails, the function ends the other sides, too.
     """
-    # The runs go on in threads, where Ctrl-C cannot be raised. All of them check `wishes` instead.
-    # Ctrl-C increases its count, and so does the first run that fails. So no side continues alone.
+    # The runs take place in threads, where Ctrl-C cannot be raised. All runs check `wishes`
+    # instead. Ctrl-C increases the count of `wishes`, and so does the first run that fails. So no
+    # side continues alone.
     wishes = Interrupts()
     run = partial(_run, fleets.order)
     servers = [fleets.shared(index, place) for place, index in enumerate(there)]
@@ -270,7 +272,8 @@ def _run(
 ) -> RunResult:
     """Run one side once.
 
-    Raises KeyboardInterrupt if the run was cut short, because half a run is not a measurement.
+    Raises KeyboardInterrupt if the run was interrupted, because an incomplete run is not a
+    measurement.
     """
     plan = order.plan
     side = order.plan.sides[index]
@@ -320,7 +323,7 @@ class _Fleets:
         self._open: dict[tuple[object, ...], Servers] = {}
         # For each side, the load process and the number of its runs so far.
         self._loads: dict[int, tuple[int, LocustSeries]] = {}
-        # The faults of all sides: if one side stands behind proxies, the others do, too.
+        # The faults of all sides. If one side needs proxies, the other sides get proxies, too.
         loads = [side.scenario for side in order.plan.sides]
         self._faults = [
             fault
@@ -334,8 +337,8 @@ class _Fleets:
         return self._opened(index) if self._faults else contextlib.nullcontext(self.shared(index))
 
     def shared(self, index: int, place: int = 0) -> Servers:
-        """Return servers with the settings of this side, for the side at this place. They stay open
-        until the end."""
+        """Return servers with the settings of this side, for the side at this position. The servers
+        stay open until the comparison ends."""
         scenario = self.order.plan.sides[index].scenario
         replicated = find_recipe(scenario.recipe).about.replicated
         key = scenario.targets, scenario.instances, scenario.fsync, replicated, place
@@ -344,7 +347,8 @@ class _Fleets:
         return self._open[key]
 
     def series(self, index: int) -> LocustSeries:
-        """Return the load process for this side's next run. After RUNS runs it is a new process."""
+        """Return the load process for this side's next run. After RUNS runs the function starts a
+        new process."""
         runs, load = self._loads.get(index, (RUNS, None))
         if load is None or runs == RUNS:
             if load is not None:

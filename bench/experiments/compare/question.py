@@ -1,4 +1,5 @@
-"""Comparison and gate as values: *which is faster? did this change make the lock slower?*"""
+"""The questions `compare` and `gate` as values: *which lock is faster? did this change make the
+lock slower?*"""
 
 from __future__ import annotations
 

@@ -114,7 +114,7 @@ class RunSafety(Section, frozen=True, kw_only=True):
     tested_leases: Annotated[Count, says("leases held and asked for meanwhile")]
 
     def contradictions(self) -> Iterator[str]:
-        """Yield a text if the word does not follow from the counts."""
+        """Yield a sentence if the verdict word does not follow from the counts."""
         if self.service_faults and self.verdict != "VIOLATED":
             yield f"{self.verdict} beside {self.service_faults} service faults"
         if self.verdict == "SAFE" and self.tested_leases < TESTED_LEAST:
@@ -144,7 +144,7 @@ class ComparedRun(Section, frozen=True, kw_only=True):
     thresholds: Annotated[tuple[JudgedThreshold, ...], says("as in a run's result")]
 
     def contradictions(self) -> Iterator[str]:
-        """Yield a text if the status does not follow from the other fields."""
+        """Yield a sentence if the status does not follow from the other fields."""
         if (self.status == "violated") != (self.safety.verdict == "VIOLATED"):
             yield f"it is {self.status}, and its safety is {self.safety.verdict}"
         if self.generator == "INVALID" and self.status not in ("invalid", "violated"):
@@ -162,7 +162,7 @@ class SideThreshold(JudgedThreshold, frozen=True, kw_only=True):
 
 
 class ComparedVerdict(Verdict, frozen=True, kw_only=True):
-    """One word over all, and its evidence."""
+    """The verdict over all figures, and its evidence."""
 
     only_noise: Annotated[
         bool, says("inconclusive, and only because figures vary: more pairs may decide it")
@@ -170,7 +170,7 @@ class ComparedVerdict(Verdict, frozen=True, kw_only=True):
 
 
 class ComparisonResult(Document, frozen=True, kw_only=True):
-    """Runs made in turn, or stored runs. Each side is compared with the first."""
+    """Interleaved runs, or stored runs. Each side is compared with the first side."""
 
     kind: Annotated[Kind, says("the command")]
     verdict: Annotated[ComparedVerdict, says("what came out of it, in one word")]

@@ -1,5 +1,5 @@
-"""The sides that `compare` and `gate` compare: *words of a command line → sides to run, or series
-of stored results*.
+"""The sides that `compare` and `gate` compare: *arguments of a command line → sides to run, or
+series of stored results*.
 
     results/a       a stored result, or a folder of several
     mine.toml       a scenario file, or the name of a ready scenario; it is run now
@@ -7,9 +7,10 @@ of stored results*.
     lib:DIR         the packages in DIR (a virtual environment, or pip install --target); run now
 
 Rules, in addition to the README: a fresh interpreter reports which packages it really imports, and
-they must be the intended ones. A checkout lies in a private folder. A guard removes the folder,
-however this process ends. Data that only identifies a run (ids, times, seed, thresholds, ports) is
-not a difference. The code under test (commit, lockbench's own version) is not a difference either.
+these must be the intended packages. A checkout is stored in a private folder. A guard process
+removes the folder, however this process ends. Data that only identifies a run (ids, times, seed,
+thresholds, ports) is not a difference. The code under test (commit, lockbench's own version) is not
+a difference either.
 """
 
 import contextlib
@@ -47,7 +48,7 @@ _ASK = (
     "import importlib.util,sys; s=importlib.util.find_spec(sys.argv[1]); print(s.origin if s "
     "and s.origin else '')"
 )
-# The least similarity of two names for a hint. /nope and /opt reach 0.57.
+# Two names must be at least this similar for a hint. /nope and /opt have a similarity of 0.57.
 LIKE = 0.7
 WINDOW_MS = 1500.0
 WARMUP_MS = 300.0
@@ -114,7 +115,7 @@ def _like(path: Path, ready: Sequence[str]) -> str:
 def is_stored(sides: list[Named]) -> bool:
     """Return whether all sides are stored results.
 
-    Raises UsageError for a mixture, because a fair comparison needs runs made in turn.
+    Raises UsageError for a mixture, because a fair comparison needs interleaved runs.
     """
     stored = [one.label for one in sides if one.kind == "stored"]
     if 0 < len(stored) < len(sides):
@@ -130,7 +131,7 @@ def is_stored(sides: list[Named]) -> bool:
 def opened(
     named_things: list[Named], load: Callable[[Named], Scenario], options: Mapping[str, object]
 ) -> Iterator[list[Side]]:
-    """Yield the sides to run. Checkouts exist as long as the context. Raises BenchError."""
+    """Yield the sides to run. Checkouts are removed when the context ends. Raises BenchError."""
     with contextlib.ExitStack() as stack:
         sides = []
         here = any(one.kind == "here" for one in named_things)
@@ -146,8 +147,8 @@ def opened(
 
 def shortened(scenario: Scenario, options: Mapping[str, object]) -> Scenario:
     """Return the scenario with a short window and a short warm-up. A duration or warm-up from
-    `options` stays. The window also keeps its length if a fault comes later than the short
-    window."""
+    `options` is not changed. The window also keeps its length if a fault starts after the end of
+    the short window."""
     latest_ms = max((fault.at_ms for fault in scenario.faults), default=0.0)
     if "duration" not in options and latest_ms < WINDOW_MS:
         scenario = replace(scenario, duration_ms=min(scenario.duration_ms, WINDOW_MS))
@@ -211,7 +212,7 @@ def checked_out(commit: str, repository: Path) -> Iterator[tuple[str, ...]]:
             raise UsageError(
                 f"commit {commit[:12]} of {top.absolute()} holds no Python package to compare"
             )
-        # Without this check, the gate could compare a version with itself.
+        # Without this check, the gate could compare a revision with itself.
         if strange := _imported_elsewhere(folders, folders, guard.folder):
             raise EnvironmentNotReadyError(f"{strange}, not from git")
         yield folders
@@ -232,7 +233,7 @@ def _is_wanted(member: tarfile.TarInfo, folder: Path) -> bool:
 def installed(folder: Path) -> tuple[str, ...]:
     """Return the import folder: `folder`, or the site-packages of an environment.
 
-    Raises UsageError if neither holds a package.
+    Raises UsageError if neither folder holds a package.
     """
     for place in (*sorted(folder.glob("lib/python*/site-packages")), folder):
         if any(_packages([str(place)])):
@@ -244,9 +245,10 @@ def installed(folder: Path) -> tuple[str, ...]:
 
 
 def _require_here(other: Named, folders: Sequence[str]) -> None:
-    """Refuse to judge "the code here" in two cases. First, it is compiled, and the other side would
-    run from source. Second, the code here is not imported from the repository of the revision.
-    Changes in the repository would then have no effect, and every gate would pass."""
+    """Refuse to judge "the code here" in two cases. In the first case this code is compiled, but
+    the other side would run from source. In the second case this code is not imported from the
+    repository of the revision. Changes in the repository would then have no effect, and every gate
+    would pass."""
     wrong = ""
     if describe_environment().lockcore == "compiled" and "lockcore" in _packages(folders):
         wrong = "it is compiled, the other would run from source"
@@ -275,8 +277,8 @@ def _packages(folders: Sequence[str]) -> Iterator[str]:
 
 def _imported_elsewhere(checkout: Sequence[str], first: Sequence[str], root: Path) -> str:
     """Return the name of a package of a checkout that Python would not import from `root` or its
-    `src`; "" if there is none. A fresh interpreter tries the imports and searches the folders
-    `first` before others."""
+    `src`, or "" if there is none. A fresh interpreter tries the imports. It searches the folders
+    `first` before other folders."""
     path = os.pathsep.join([*first, os.environ.get("PYTHONPATH", ""), str(HERE)])
     roots = (root.resolve(), root.resolve() / "src")
     for package in _packages(checkout):
@@ -388,8 +390,8 @@ def require_declared(
 def rounds_of(
     series: Sequence[Sequence[RunResult]], thresholds: Sequence[Threshold] = ()
 ) -> Rounds:
-    """Return stored runs in the form of new rounds, but not `paired`. `thresholds` are judged
-    now."""
+    """Return stored runs in the form of new rounds, with `paired` false. The function judges the
+    `thresholds` now."""
     runs = [
         structs.replace(
             entry_of(result, side, number),
@@ -403,7 +405,7 @@ def rounds_of(
 
 def differences(first: Settings, second: Settings) -> dict[str, str]:
     """Return the differences by name, each as `name a → b`. A server setting that only follows from
-    a scenario key (`server.fsync`) is not repeated."""
+    a scenario key, such as `server.fsync`, is not listed again."""
     changes: dict[str, str] = {}
     for name in {**first, **second}:
         echo = name.startswith("server.") and name.removeprefix("server.") in changes

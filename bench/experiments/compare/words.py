@@ -17,8 +17,8 @@ from bench.report.sheet import KeyFigure, Part, Sentence, Sheet, not_measured, s
 from bench.report.summary import load_parts
 from bench.scenario.quantity import duration_text
 
-# From this factor on, a change is shown as endless. No latency grows so much, but a caller without
-# a lease counts as one hour.
+# From this factor on, a change is shown as infinite. A real latency never grows so much, but a
+# caller without a lease counts as one hour.
 ENDLESS = 1000.0
 
 
@@ -37,7 +37,7 @@ def sheet(result: ComparisonResult, place: str = "") -> Sheet:
 
 
 def _changes(result: ComparisonResult, side: int) -> list[Judged]:
-    """Return the judged changes of a side. Figures that got worse come first."""
+    """Return the judged changes of a side, with worse figures first."""
     judged = [
         entry
         for entry in result.metrics
@@ -93,7 +93,7 @@ def _headline(result: ComparisonResult) -> str:
     finished = result.finished_pairs
     planned = result.planned_pairs
     if result.kind == "compare":
-        # Of runs in pairs, the last side repeats the first one (A/A), so it is not named.
+        # In paired runs the last side repeats the first side (A/A), so the last side is not named.
         others = range(1, len(labels) - result.paired)
         names = "; ".join(_summary(result, side) for side in others)
     else:
@@ -109,13 +109,13 @@ def _headline(result: ComparisonResult) -> str:
 
 
 def _caveat(result: ComparisonResult) -> str:
-    """Say what a green word does not prove."""
+    """Return sentences about the limits of a good verdict."""
     return "safety not tested" if result.runs and _untested(result) else ""
 
 
 def _gate_names(result: ComparisonResult) -> str:
-    """Name the two sides of a gate. For a PASS, also name the figures, and say that tails were not
-    judged."""
+    """Name the two sides of a gate. For a PASS, also name the figures, and state that tail
+    latencies were not judged."""
     baseline, candidate = (side.label for side in result.sides[:2])
     status = result.verdict.status
     tolerance = f"{result.tolerance_ratio * 100:g} %"
@@ -135,8 +135,8 @@ def _short(metric: str) -> str:
 
 
 def _untested(result: ComparisonResult) -> list[str]:
-    """Return the labels of sides with too few tested leases and without a violation. Such runs say
-    nothing about safety."""
+    """Return the labels of sides with too few tested leases and without a violation. The runs of
+    such a side prove nothing about safety."""
     tested = Counter[int]()
     broken = Counter[int]()
     for run in result.runs:
@@ -221,8 +221,8 @@ def change_text(ratio: float | None) -> str:
 
 
 def limit_of(entry: Judged) -> float | None:
-    """Return the ratio at which a judged figure is worse by the whole tolerance, or None if it is
-    not known."""
+    """Return the ratio at which a judged figure is worse by the whole tolerance, or None if the
+    ratio is not known."""
     if entry.role != "judged" or entry.tolerance_ratio is None:
         return None
     # The tolerance of this share is in percentage points of all acquires.
@@ -381,8 +381,8 @@ def _figure(result: ComparisonResult, side: int, entries: Sequence[Judged]) -> F
 
 
 def _scale(ratios: Sequence[float]) -> Scale:
-    """Return the scale for these changes. It is linear around "equal" while the changes are small,
-    and logarithmic if a figure became a multiple."""
+    """Return the scale for these changes. The scale is linear around "equal" while the changes are
+    small, and logarithmic if a figure became a multiple of the baseline."""
     if max(ratios) > _MULTIPLE or min(ratios) < 1 / _MULTIPLE:
         return logarithmic([*ratios, 1.0], "second ÷ first (log scale)", "{:g}×".format, most=4)
     edge = max(0.02, *(abs(ratio - 1) for ratio in ratios)) * 1.08
