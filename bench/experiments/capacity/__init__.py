@@ -1,1 +1,2 @@
-"""How much load can this fleet take? *scenario, SLO → probes → the capacity with its interval*."""
+"""The question how much load a fleet can take: *scenario, SLO → probes → the capacity with its
+interval*."""

@@ -95,9 +95,9 @@ def capacity(outputs: Outputs, scenario: Path | None, **values: Any) -> Done[Cap
     limit.
 
     The command probes fixed rates where its model is least sure. It stops when the interval is
-    within ±10 % or when the time budget is used. Exit code 1: no rate keeps the SLO. Exit code 4:
-    the load process reached its limit first, so the capacity is "at least" a rate, or the interval
-    is wider than ±25 %.
+    within ±10 % or when the time budget is used. Exit code 1 means that no rate keeps the SLO. Exit
+    code 4 means that the interval is wider than ±25 %, or that the load process reached its limit
+    first. In the second case the capacity is "at least" a rate.
     """
     from bench.experiments.capacity.experiment import run_capacity
 
@@ -109,7 +109,7 @@ def plan_of(
     path: Path | None, search: CapacityOptions, values: Values, *, quiet: bool = False
 ) -> CapacityPlan:
     """Return the plan that the options describe. `values` are the options of scenario and hosts.
-    Raises UsageError, which names the option and its legal values."""
+    Raises UsageError for a wrong option. The error names the option and its legal values."""
     from bench.experiments.capacity.judge import CapacityPlan, SweepPoint
     from bench.experiments.capacity.probe import read_slo
 
@@ -138,8 +138,8 @@ def plan_of(
 
 
 def _require_time(spend_s: float, scenarios: Sequence[Scenario]) -> None:
-    """Raise UsageError if not even the first probe could end in time. The command would otherwise
-    make the user wait and then give no answer."""
+    """Raise UsageError if even the first probe would end too late. Otherwise the command would make
+    the user wait and then give no answer."""
     from bench.experiments.capacity.experiment import FIRST_OVERHEAD_S, RESERVE
 
     probe_ms = max(one.warmup_ms + one.duration_ms for one in scenarios)

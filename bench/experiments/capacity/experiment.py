@@ -1,5 +1,5 @@
-"""How much load a fleet can take: *scenario, SLO → closed loops and probes on one fleet → interval,
-limit, headroom*.
+"""The search for the capacity of a fleet: *scenario, SLO → closed loops and probes on one fleet →
+interval, limit, headroom*.
 
     target     open-loop probes at the planned rate, if the user named one: does it hold?
     start      closed loops with 4, 16, … callers, each short: a first estimate of the capacity
@@ -7,10 +7,10 @@ limit, headroom*.
                them; every fourth probe is at the target again, and so are the last probes, until
                the target's answer is certain
 
-Rules: each probe is a whole run with its own arrivals. It is judged, and stored below probes/. All
-runs of a point share one Locust (bench.workloads.launch.LocustSeries). If workers join from other
-hosts, each run has its own Locust. A safety violation ends the whole command. After Ctrl-C, or when
-a point's time is up, the finished probes are kept.
+Rules: each probe is a whole run with its own arrivals. The run is judged, and its result is stored
+below probes/. All runs of a point share one Locust (bench.workloads.launch.LocustSeries). If
+workers join from other hosts, each run has its own Locust. A safety violation ends the whole
+command. After Ctrl-C, or when a point's time is up, the finished probes are kept.
 """
 
 import contextlib
@@ -49,7 +49,8 @@ from bench.workloads.launch import LocustSeries
 START_CALLERS = (4, 16, 64, 256)
 # A closed loop lasts this share of a probe's duration.
 SHORT = 0.5
-# The start tries more callers as long as the number of leases grows by at least this factor.
+# The search starts with closed loops. It tries more callers as long as the number of leases grows
+# by at least this factor.
 GROWS = 1.15
 # The number of target probes before the search.
 TARGET_PROBES = 3
@@ -73,7 +74,7 @@ def run_capacity(order: ExperimentOrder[CapacityPlan], show: Show) -> Done[Capac
     with Experiment(order) as experiment:
         seeker = _Seeker(order, experiment, show)
         points = seeker.points()
-        # From here on Ctrl-C raises no exception, because the measured probes must be stored first.
+        # From here on Ctrl-C raises no exception, because the finished probes must be stored first.
         experiment.raising = False
         result = CapacityResult(
             **experiment.header(seed=plan.points[0].scenario.seed, interrupted=experiment.cut),
@@ -88,13 +89,15 @@ def run_capacity(order: ExperimentOrder[CapacityPlan], show: Show) -> Done[Capac
 
 
 class OutOfTime(Exception):  # noqa: N818 - no error: a busy machine gets less far
-    """The budget is too short: another run would end too late, or the current run was cut."""
+    """The budget is too short. Another run would end too late, or the budget has ended the current
+    run."""
 
 
 class Budget:
     """The time budget of one point: `wanted_s`, counted from now. The current run reports its
-    progress once a second, and the budget is checked then. `awaits`: the first run waits for other
-    hosts, and this wait does not count. `cut` is 1 after the budget has told a run to end."""
+    progress once a second, and each report checks the budget. `awaits` means that the first run
+    waits for other hosts. This wait does not count. `cut` is 1 after the budget has requested the
+    end of a run."""
 
     def __init__(self, experiment: Experiment, wanted_s: float, *, awaits: bool) -> None:
         self._experiment = experiment
@@ -109,7 +112,7 @@ class Budget:
 
     @property
     def left_s(self) -> float:
-        """Seconds until the budget cuts the current run."""
+        """Seconds until the budget ends the current run."""
         return max(self._over_s - time.monotonic(), 0.0)
 
     def lasts_s(self, scenario: Scenario) -> float:
@@ -129,14 +132,15 @@ class Budget:
         if progress.phase == "starting" and self._awaits:
             self._restart()
         if progress.phase == "measuring":
-            # psutil reports the use since its last call, and that was the previous check.
+            # psutil reports the CPU use since the last call of cpu_percent, which was the previous
+            # check.
             self._busy.append(psutil.cpu_percent() / 100)
         if not self.left_s and not self.cut:
             self.cut = 1
             self._experiment.count += 1
 
     def ended(self, scenario: Scenario) -> float | None:
-        """Note the end of the run. Return the share of this machine's CPU time that all processes
+        """Record the end of the run. Return the share of this machine's CPU time that all processes
         together used during the measurement."""
         self._overhead_s = (
             self._overhead_s + time.monotonic() - self._began_s - _asked_s(scenario)
@@ -234,8 +238,8 @@ class _Seeker:
                 )
 
     def _start(self) -> None:
-        """Run closed loops with more and more callers, until more callers no longer make more
-        leases. The scenario may limit the number of callers."""
+        """Run closed loops with a growing number of callers. Stop when more callers no longer make
+        more leases. The scenario may limit the number of callers."""
         scenario = self._scenario
         best = 0.0
         most = scenario.users if self._plan.fixed_users else START_CALLERS[-1]
@@ -282,7 +286,7 @@ class _Seeker:
             self._probe_target()
 
     def _is_target_open(self) -> bool:
-        """Return whether more probes could still show if the target holds."""
+        """Return whether more probes could still decide if the target holds."""
         findings = self._findings
         target = self._plan.target_rate_per_s
         done = sum(probe.rate_per_s == target for probe in findings.probes)
@@ -304,7 +308,8 @@ class _Seeker:
 
     def _probe(self, step: str, rate: float, scenario: Scenario) -> None:
         result, busy = self._run(scenario)
-        # If other hosts join, they make the load. This machine's CPU then says nothing about it.
+        # If other hosts join, these hosts make the load. This machine's CPU then says nothing about
+        # the load.
         busy = None if self._plan.bind else busy
         self._findings.probes.append(judge_probe(rate, step, result, self._plan.slo, busy))
 
@@ -333,8 +338,8 @@ class _Seeker:
         return replace(scenario, rate_per_s=rate, users=users, duration_ms=duration_ms, seed=seed)
 
     def _run(self, scenario: Scenario) -> tuple[RunResult, float | None]:
-        """Do one run on the drained servers. Return its result and the share of this machine's CPU
-        time that was used.
+        """Do one run on the drained servers. Return the run's result and the used share of this
+        machine's CPU time.
 
         Raises OutOfTime if the run's time was up.
         """
@@ -354,9 +359,9 @@ class _Seeker:
             if not budget.cut:
                 raise
         finally:
-            # A budget that is used up ends a run as Ctrl-C does: it adds one to the count of
-            # interrupts (`Budget.__call__`). The user did not press Ctrl-C, so that interrupt is
-            # subtracted here. `budget.cut` still tells the two cases apart below.
+            # A used-up budget ends a run like Ctrl-C: `Budget.__call__` adds one to the count of
+            # interrupts. The user did not press Ctrl-C, so this line subtracts that interrupt.
+            # Below, `budget.cut` still shows which of the two ended the run.
             experiment.count -= budget.cut
         if budget.cut and not experiment.is_over:
             raise OutOfTime
@@ -368,9 +373,9 @@ class _Seeker:
         return result, busy
 
     def _keep(self, result: RunResult) -> None:
-        """Store the whole result of a run, and note its warnings.
+        """Store the whole result of a run, and keep its warnings.
 
-        Raises BenchError if the run measured nothing that can be used.
+        Raises BenchError if the run measured nothing useful.
         """
         verdict = result.verdict
         rate = result.scenario.rate_per_s
@@ -384,7 +389,7 @@ class _Seeker:
 
 
 def _drain(urls: Sequence[str]) -> None:
-    """Wait at most 10 s until no instance that answers has a background fsync pending."""
+    """Wait until no answering instance has a pending background fsync, at most 10 s."""
     deadline_s = time.monotonic() + DRAIN_S
     while time.monotonic() < deadline_s:
         values = [snapshot.values or {} for snapshot in info_snapshot(urls)]

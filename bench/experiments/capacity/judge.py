@@ -1,13 +1,14 @@
-"""What the probes of a point show: *findings → interval, limit, headroom, word*. Pure.
+"""The judgement of a point: *its probes and closed loops → interval, limit, headroom, verdict
+word*. Pure.
 
 The rules in `RULES` are tried in order. The first rule with an answer decides the word. If no rule
 has an answer, the word is FOUND.
 
-A closed loop that kept the SLO must agree with the interval, or a sentence explains why not. Its
-callers wait for each other, so they never queue. Random arrivals do queue. So a closed loop may be
-faster, but less than twice as fast. At twice the rate it contradicts the interval. The reason is an
-M/M/1 server: it keeps the SLO at half of its maximum rate if the limit is at least ten service
-times.
+A closed loop that kept the SLO must agree with the interval, or a sentence explains why it does
+not. The number of callers limits the queue of a closed loop, but random arrivals can form a long
+queue. So a closed loop may be faster than the interval, but less than twice as fast. A closed loop
+at twice the rate contradicts the interval. This factor comes from an M/M/1 server. Such a server
+keeps the SLO at half of its maximum rate if the limit is at least ten service times.
 
 Source: p99 of M/M/1 is ln 100 ÷ (μ − λ). Student's t is used for the latency at the target.
 """
@@ -64,7 +65,7 @@ Answer = tuple[Word, list[str]]
 
 @dataclass(frozen=True, slots=True)
 class SweepPoint:
-    """One fleet and load whose capacity is measured. `variables` are the values that a sweep has
+    """One fleet and load with a capacity to measure. `variables` are the values that a sweep has
     set, as text."""
 
     scenario: Scenario
@@ -73,10 +74,10 @@ class SweepPoint:
 
 @dataclass(frozen=True, slots=True)
 class CapacityPlan:
-    """What the command will measure.
+    """The plan of the measurement.
 
-    `fixed_users`: the scenario's callers are an upper limit. `budget_s`: the time for each point.
-    `bind`: the address where other hosts join.
+    `fixed_users` means that the scenario's callers are an upper limit. `budget_s` is the time for
+    each point. `bind` is the address where other hosts join.
     """
 
     points: tuple[SweepPoint, ...]
@@ -89,8 +90,8 @@ class CapacityPlan:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """The facts that the rules judge. In `findings`, pauses that count as misses are already
-    misses. `contradictions` are sentences about evidence against the interval."""
+    """The facts that the rules judge. If pauses count as misses, `findings` already has misses in
+    their place. `contradictions` are sentences about evidence against the interval."""
 
     findings: Findings
     capacity: Capacity
@@ -99,7 +100,7 @@ class Facts:
 
     @property
     def pauses(self) -> str:
-        """Say, as the end of a sentence, how many probes showed nothing because of pauses."""
+        """The end of a sentence that says how many probes showed nothing because of pauses."""
         probes = self.findings.probes
         paused = len(self.findings.rates(Seen.PAUSED))
         if not paused:
@@ -110,7 +111,7 @@ class Facts:
         )
 
     def unsure(self, *reasons: str) -> Answer:
-        """Return INCONCLUSIVE with these reasons and with the list of unmeasured things."""
+        """Return INCONCLUSIVE with these reasons and with the sentences about unmeasured things."""
         return words.INCONCLUSIVE, [*reasons, *self.findings.unmeasured]
 
 
@@ -118,29 +119,29 @@ class Facts:
 
 
 def _two_holders(facts: Facts) -> Answer | None:
-    """A lock that two clients held has no capacity."""
+    """Answer VIOLATED if two clients held the lock together. Such a lock has no capacity."""
     violated = facts.findings.violated
     return (words.VIOLATED, [violated]) if violated else None
 
 
 def _no_probe(facts: Facts) -> Answer | None:
-    """Before the first probe is finished, the answer is not known."""
+    """Answer INCONCLUSIVE if no probe was finished."""
     return None if facts.findings.probes else facts.unsure("no probe was finished")
 
 
 def _contradicted(facts: Facts) -> Answer | None:
-    """If probes or a closed loop contradict the interval, there is no answer."""
+    """Answer INCONCLUSIVE if probes or a closed loop contradict the interval."""
     return facts.unsure(*facts.contradictions, *_gaps(facts)) if facts.contradictions else None
 
 
 def _target_held(facts: Facts) -> Answer | None:
-    """A target that holds is an answer, even without an interval."""
+    """Answer FOUND if the target holds, even without an interval."""
     return (words.FOUND, []) if target_holds(facts.findings, facts.target) else None
 
 
 def _nothing_held(facts: Facts) -> Answer | None:
-    """The word is NOT KEPT only if rates close to zero and rates in the middle missed, and no probe
-    held."""
+    """Answer if the interval has no lower end. The answer is NOT KEPT only if rates close to zero
+    and rates in the middle missed, and no probe held."""
     findings = facts.findings
     if facts.capacity.low is not None:
         return None
@@ -168,8 +169,9 @@ def _nothing_held(facts: Facts) -> Answer | None:
 
 
 def _target_missed(facts: Facts) -> Answer | None:
-    """A target at which most probes missed is NOT KEPT in two cases. Either the target lies above
-    the interval, or the probes alone show with 95 % certainty that it does not hold."""
+    """Answer NOT KEPT for a target at which most probes missed, in two cases. In the first case the
+    target lies above the interval. In the second case the probes alone show with 95 % certainty
+    that the target does not hold."""
     target = facts.target
     high = facts.capacity.high
     outcomes = _at(facts.findings, target)
@@ -186,7 +188,7 @@ def _target_missed(facts: Facts) -> Answer | None:
 
 
 def _unbounded(facts: Facts) -> Answer | None:
-    """An interval without an upper end, or one that is too wide, is no answer."""
+    """Answer INCONCLUSIVE if the interval has no upper end or is too wide."""
     gaps = _gaps(facts)
     return facts.unsure(*gaps) if gaps else None
 
@@ -204,7 +206,7 @@ RULES: Sequence[Callable[[Facts], Answer | None]] = (
 
 
 def _gaps(facts: Facts) -> list[str]:
-    """Say what the interval lacks."""
+    """Return sentences about the missing parts of the interval."""
     capacity = facts.capacity
     if not capacity.low:
         return []
@@ -223,7 +225,7 @@ def _gaps(facts: Facts) -> list[str]:
 
 
 def _gave_out(findings: Findings) -> str:
-    """Say what the generator lacked at the slowest probe that it spoilt; "" if it spoilt no
+    """Return the generator's problem at the slowest probe that it spoilt, or "" if it spoilt no
     probe."""
     spoilt = [probe for probe in findings.probes if probe.seen is Seen.SATURATED]
     if not spoilt:
@@ -247,9 +249,10 @@ def _at(findings: Findings, target: float | None) -> list[Seen]:
 
 
 def target_holds(findings: Findings, target: float | None) -> bool | None:
-    """Return whether the planned rate holds. Of the probes at this rate, a share held; this share
-    has a 95 % interval (Wilson). If the interval lies above one half, the rate holds. If it lies
-    below, the rate does not hold. None: the interval contains one half, or there is no target."""
+    """Return whether the planned rate holds. The share of probes that held at this rate has a 95 %
+    interval (Wilson). If the interval lies above one half, the rate holds. If the interval lies
+    below one half, the rate does not hold. Return None if the interval contains one half, or if
+    there is no target."""
     outcomes = _at(findings, target)
     held = wilson(outcomes.count(Seen.HELD), len(outcomes))
     if held.low is None or held.high is None:
@@ -289,9 +292,9 @@ def mean_latency(values: Sequence[float]) -> Estimate | None:
 
 
 def _student(values: int) -> float:
-    """Return Student's t, 97.5 %, for a mean of this number of values. For values beyond the table
-    the first terms of its expansion are used, which are at most 0.5 % too low (Abramowitz and
-    Stegun 26.7.5)."""
+    """Return Student's t (97.5 %) for a mean of this number of values. For more values than the
+    table has, the function adds the first terms of an expansion. The result is at most 0.5 % too
+    low. Source: Abramowitz and Stegun 26.7.5."""
     if values in STUDENT:
         return STUDENT[values]
     freedom = values - 1
@@ -303,11 +306,11 @@ def _student(values: int) -> float:
 
 
 def _probes_against(findings: Findings, capacity: Capacity, target: float | None) -> list[str]:
-    """Describe rates clearly below the interval that mostly missed, and rates clearly above it that
-    mostly held.
+    """Describe probes that contradict the interval: rates clearly below the interval that mostly
+    missed, and rates clearly above the interval that mostly held.
 
-    The model assumes that a fleet which keeps a rate also keeps every lower rate. If that is false,
-    or if the machine changed during the search, the interval is no answer.
+    The model assumes that a fleet which keeps a rate also keeps every lower rate. If this
+    assumption is false, or if the machine changed during the search, the interval is not an answer.
     """
     speaking = [probe for probe in findings.probes if probe.seen in (Seen.HELD, Seen.MISSED)]
     below = [one for one in speaking if capacity.low and one.rate_per_s * NEAR < capacity.low]
@@ -366,8 +369,8 @@ def point_of(point: SweepPoint, findings: Findings, plan: CapacityPlan) -> Capac
     target = plan.target_rate_per_s
     capacity = capacity_of(findings, plan.slo)
     near = at_capacity(findings.probes, capacity)
-    # Some probes held, but too few to confirm either end of the interval. So there is no interval
-    # that a closed loop could agree with.
+    # Some probes held, but too few to confirm either end of the interval. So a closed loop cannot
+    # agree with the interval.
     is_silent = findings.rates(Seen.HELD) and capacity.low is None and capacity.high is None
     loops = [] if is_silent else loops_within(findings, plan.slo)
     agrees, is_contradicted = agreement(capacity, loops)
@@ -395,7 +398,7 @@ def point_of(point: SweepPoint, findings: Findings, plan: CapacityPlan) -> Capac
 
 
 def _with_pauses_missed(findings: Findings) -> Findings:
-    """Return the findings with pauses as misses, if pauses count as misses on this machine."""
+    """Return the findings. Replace pauses by misses if pauses count as misses on this machine."""
     if Seen.PAUSED not in findings.counted:
         return findings
     probes = [
@@ -406,9 +409,9 @@ def _with_pauses_missed(findings: Findings) -> Findings:
 
 
 def _knee(probes: Sequence[Probe], capacity: Capacity) -> Knee | None:
-    """Return the rate with the most throughput per latency (Kleinrock's power: rate ÷ mean
-    acquire). Only rates that held and lie below the interval count, because a higher rate may not
-    hold again."""
+    """Return the rate with the most throughput per latency. The measure is Kleinrock's power, rate
+    ÷ mean acquire. Only rates that held and do not exceed the interval's lower end count, because a
+    higher rate may not hold again."""
     knee = max(
         (
             probe
@@ -457,8 +460,8 @@ def earned(result: CapacityResult) -> CapacityResult:
 
 
 def _earned_point(point: CapacityPoint, plan: CapacityPlan) -> CapacityPoint:
-    """Return a stored point, judged again from its probes and loops. If the point's word says that
-    a run was violated, that stays: no other field stores it."""
+    """Return a stored point, judged again from its probes and loops. A stored verdict VIOLATED
+    stays, because no other field stores the violation."""
     violated = "; ".join(point.reasons) if point.status == words.VIOLATED.status else ""
     findings = Findings([*point.probes], [*point.callers], point.fleet, violated)
     judged = point_of(SweepPoint(point.scenario, point.variables), findings, plan)

@@ -1,22 +1,23 @@
-"""How certain a capacity is: *the outcome of every probe → a 95 % interval, and the most
+"""The statistical model of a capacity: *the outcome of every probe → a 95 % interval, and the most
 informative next rate*. Pure.
 
     P(a probe at rate r holds) = δ + (1 − δ − ε) / (1 + (r / c)^(1/s))
 
-- c is the capacity. At this rate half of the undisturbed probes hold.
-- s is the width of the change from held to missed, in log rate. It is the noise of one probe.
+- c is the capacity, the rate at which half of the undisturbed probes hold.
+- s is the width of the transition from held to missed, in log rate. It is the noise of one probe.
 - ε is the share of probes that a bad moment of the machine spoils, at any rate.
 - δ is the share of probes that hold by luck.
 
 c, s and ε are all unknown. The model computes a probability for each combination on a grid.
 
 Rules
-- Before the first probe, c is believed to be close to the rate of the closed loop, within a factor
+- Before the first probe, the model expects c close to the rate of the closed loop, within a factor
   of 2.6 (95 %). But c may be anything from half an operation per second to four times the fastest
   closed loop. s ≥ 2 % and ε > 0, so a single probe never makes the model certain.
 - A rate that held *and* missed makes a larger s or ε likely. If this moves the interval, the answer
-  covers the old interval and the new one. A contradiction widens the interval and never narrows it.
-- The next rate is the one whose outcome says most about c. The measure is the mutual information of
+  covers both the old and the new interval. So a contradiction can widen the interval but never
+  narrow it.
+- The next rate is the most informative rate about c. The measure is the mutual information of
   outcome and c.
 
 Source: logistic psychometric functions with lapses (Wichmann and Hill 2001); the adaptive choice
@@ -33,7 +34,8 @@ from numpy.typing import NDArray
 # The search never goes below one operation in two seconds.
 LEAST_RATE = 0.5
 SURE = 0.95
-# Half the width of an interval. The search stops at ENOUGH. An interval up to USABLE is an answer.
+# Limits for half the relative width of an interval. The search stops at ENOUGH. An interval up to
+# USABLE is an answer.
 ENOUGH = 0.10
 USABLE = 0.25
 MOST_OVER = 4.0
@@ -41,8 +43,8 @@ MOST_OVER = 4.0
 _STEP = 0.03
 # The search starts at this share of the closed loop's rate, because an open loop reaches less.
 _AROUND = 0.7
-# The belief before the first probe: its standard deviation in log rate, and the weight of far
-# rates.
+# The prior distribution before the first probe: its standard deviation in log rate, and the weight
+# of distant rates.
 _WITHIN = 0.5
 _ANYWHERE = 0.02
 _WIDTHS = np.geomspace(0.02, 0.3, 5)
@@ -60,8 +62,8 @@ Reached = tuple[float, float]
 
 @dataclass(frozen=True, slots=True)
 class RateInterval:
-    """The believed range of the capacity in operations/s. With 95 % it lies between `low` and
-    `high`, and with 50 % below `likely`."""
+    """The estimated range of the capacity in operations/s. The capacity lies between `low` and
+    `high` with a probability of 95 %. It lies below `likely` with a probability of 50 %."""
 
     low: float
     likely: float
@@ -69,19 +71,21 @@ class RateInterval:
 
     @property
     def width(self) -> float:
-        """Half the relative width: 0.1 means ±10 %."""
+        """Half the relative width. 0.1 means ±10 %."""
         return float((self.high / self.low) ** 0.5) - 1
 
     def probes_left(self, done: int) -> int:
-        """Return about how many more probes make the interval narrow enough. At first three probes
-        halve it. Later only noise is left, which shrinks with 1 ÷ √n."""
+        """Return an estimate of how many more probes make the interval narrow enough. At first
+        three probes halve the interval. Later only noise is left, and the noise shrinks with 1 ÷
+        √n."""
         halving = 3 * log2(log(self.high / self.low) / log((1 + ENOUGH) ** 2))
         settling = done * ((self.width / ENOUGH) ** 2 - 1) / 2 if self.width < 4 * ENOUGH else 0.0
         return max(round(max(halving, settling)), 1)
 
 
 class Model:
-    """The belief about the capacity after these `looks`."""
+    """The probability distribution of the capacity after these `looks`, which are probed rates with
+    their outcomes."""
 
     def __init__(self, reached: Reached, looks: Sequence[Look] = ()) -> None:
         within, most = reached
@@ -101,7 +105,8 @@ class Model:
         )
 
     def next_rate(self) -> float:
-        """Return the rate (operations/s) whose probe says most about the capacity."""
+        """Return the rate (operations/s) at which a probe is most informative about the
+        capacity."""
         low, high = self._quantiles(0.01, 0.99)
         candidates = np.linspace(low, high, _CANDIDATES)
         believed = self._believed()
@@ -127,12 +132,12 @@ class Model:
 
 
 def interval_of(reached: Reached, looks: Sequence[Look]) -> RateInterval:
-    """Return the interval after these looks. If a rate held and missed, the interval also covers
-    the one without the contradicting looks."""
+    """Return the interval after these looks. If a rate held and missed, the returned interval also
+    covers the interval that follows without the contradicting looks."""
     # A rate that both held and missed shows that the machine changes. But the model counts every
-    # look as more evidence, and its interval gets narrower. So a second interval is computed
-    # without the looks that contradict the first look at their rate. The answer covers both
-    # intervals.
+    # look as more evidence, so its interval gets narrower. This function therefore computes a
+    # second interval, without the looks that contradict the first look at the same rate. The answer
+    # covers both intervals.
     first: dict[float, bool] = {}
     agreeing = [(rate, held) for rate, held in looks if held is first.setdefault(rate, held)]
     interval = Model(reached, looks).interval()

@@ -1,16 +1,16 @@
 """One probe of a capacity search: *a run's result and the SLO → held, missed, saturated or paused,
-and how far it used each resource*.
+and the use of each resource*.
 
 A probe is HELD if every expression of the SLO is true and at least 0.99 of the offered operations
-were completed in time. It is HELD even if the generator or the machine had trouble. A probe that
-missed is the servers' fault, with two exceptions:
+were completed in time. The probe is HELD even if the generator or the machine had trouble. A missed
+probe is the servers' fault, with two exceptions:
 - SATURATED: the generator used 0.9 of a core, or its timer caused the miss. A late timer begins
-  some operations too late for even a median acquire to be in time. It caused the miss if the other
-  operations alone would not have missed.
-- PAUSED: the machine kept the load process from running. Acquires that touch a pause of at least a
-  quarter of the SLO's limit are left out, hits and misses alike. If the remaining acquires are too
-  few to judge, the probe is PAUSED. If more than half are left out, the probe only counts as missed
-  if most of the remaining acquires are late.
+  some operations so late that even a median acquire misses the limit. The timer caused the miss if
+  the remaining operations alone would not have missed.
+- PAUSED: the machine kept the load process from running. A pause counts if it lasts at least a
+  quarter of the SLO's limit. Acquires that touch such a pause are left out, both hits and misses.
+  If the remaining acquires are too few to judge, the probe is PAUSED. If more than half of the
+  acquires are left out, the probe only counts as missed if most of the remaining acquires are late.
 """
 
 from collections.abc import Sequence
@@ -43,7 +43,7 @@ LEAST_USERS = 64
 MOST_USERS = 2048
 # For each percentile, the share of acquires that may be later than its limit.
 MISS_SHARES = {"p50": 0.5, "p90": 0.1, "p99": 0.01, "p999": 0.001, "p9999": 0.0001}
-# More load makes these figures worse. Only such figures can bound a rate.
+# More load makes these figures worse. Only figures of this kind can limit a rate.
 BOUNDED = ("latency_s", "outcome_shares", "split_votes", "attempts", "cost")
 SERVER = "server CPU of one instance"
 GENERATOR = "the generator's CPU"
@@ -53,21 +53,21 @@ CALLERS = "callers"
 FSYNC = "fsync"
 NETWORK = "the network"
 NEAR = 0.7
-# From this use on, the report extrapolates the rate at which the resource is full. That rate is at
-# most twice the rate of the probe.
+# If at least this share of a resource is used, the report extrapolates the rate at which the
+# resource is full. The extrapolated rate is at most twice the rate of the probe.
 NEARLY_FULL = 0.5
 # If less than this share of the acquires is left, only a clear miss counts.
 MOST_LEFT_OUT = 0.5
-# Beyond its capacity a server has a growing queue, so most acquires are late. Some acquires are
-# also late after a pause of the load process, or during an unnoticed pause of a server process. An
-# example (p99, load average 30): six probes at 0.7 to 0.9 of a known capacity had 80 % of their
-# acquires left out. Without this rule three of the six would have been misses, with 7 to 12 % late
-# acquires.
+# Beyond its capacity a server has a growing queue, so most acquires are late. A few acquires are
+# also late after a pause of the load process, or during an unnoticed pause of a server process. In
+# a test with p99 at a load average of 30, six probes ran at 0.7 to 0.9 of a known capacity. 80 % of
+# their acquires were left out. Without this rule three of the six probes would have been misses,
+# with 7 to 12 % late acquires.
 CLEARLY_LATE = 0.5
 # A pause shorter than this share of the SLO's limit cannot turn a hit into a miss.
 PAUSE_SHARE = 0.25
-# The least value of acquires × the share that may be late. From this value on, a probe without late
-# acquires is within the share with 95 % certainty (rule of three).
+# The least value of acquires × the share that may be late. With at least this value, a probe
+# without late acquires keeps the share with 95 % certainty (rule of three).
 LEAST_LEFT = 3.0
 # The summary mentions other work if it uses at least this share of this machine's CPU time.
 OTHERS = 0.25
@@ -83,7 +83,7 @@ FSYNC_REPLY = 1.5
 
 @dataclass(frozen=True, slots=True)
 class Slo:
-    """The service level objective: thresholds that must all hold."""
+    """A service level objective: thresholds that must all hold."""
 
     thresholds: tuple[Threshold, ...]
 
@@ -135,7 +135,7 @@ def judge_probe(
 ) -> Probe:
     """Judge a run at the offered `rate` (operations/s).
 
-    `busy` is the share of this machine's CPU that was used.
+    `busy` is the used share of this machine's CPU.
     """
     return Probe(
         rate_per_s=rate,
@@ -175,8 +175,8 @@ def _seen(result: RunResult, slo: Slo) -> Seen:
     share = MISS_SHARES[slo.figure]
     is_enough = due * share >= LEAST_LEFT
     least_late = CLEARLY_LATE if due < MOST_LEFT_OUT * result.outcomes.total else share
-    # The sustained rate does not count here, because operations that a pause held up at the end
-    # returned after the window.
+    # The sustained rate does not count here, because a pause near the end delays some operations
+    # until after the window.
     if all(_kept(threshold, result) for threshold in slo.thresholds):
         return Seen.HELD if is_enough else Seen.PAUSED
     if (least_late > share or not is_enough) and (
@@ -231,8 +231,8 @@ def is_busy(cpu_ratio: float | None) -> bool:
 
 
 def _kept(threshold: Threshold, result: RunResult, *, left_out: bool = True) -> bool:
-    """Return whether a threshold holds. With `left_out`, acquires that touch a pause of the machine
-    do not count."""
+    """Return whether the run keeps a threshold. With `left_out`, acquires that touch a pause of the
+    machine do not count."""
     if not _is_acquire_limit(threshold):
         return threshold.judge(result).status == "pass"
     within, due = _within(threshold, result) if left_out else _of_all(threshold, result)
@@ -249,8 +249,8 @@ def _is_acquire_limit(threshold: Threshold) -> bool:
 
 
 def _within(threshold: Threshold, result: RunResult) -> tuple[int, int]:
-    """Return how many operations of the window got their lease within the limit, and how many
-    operations there were. Both numbers omit acquires that touch a pause."""
+    """Return the number of operations that got their lease within the limit, and the number of all
+    operations in the window. Both numbers omit acquires that touch a pause."""
     within, due = _of_all(threshold, result)
     paused = _paused(threshold, result)
     return max(within - _up_to(paused, threshold.limit), 0), max(due - paused.count, 0)
@@ -277,7 +277,8 @@ def _histogram(name: str, result: RunResult) -> Histogram:
 
 
 def _up_to(histogram: Histogram, limit_s: float) -> int:
-    """Return how many samples are below the limit, which counts to three digits."""
+    """Return how many samples are below the limit. The limit is compared with a precision of three
+    digits."""
     limit_ns = np.array([min(max(round(limit_s * 1e9), 0), HIGHEST_NS)], np.int64)
     return int(histogram.counts[: int(bucket_indices(limit_ns)[0])].sum())
 
@@ -299,7 +300,7 @@ def _instance(instance: InstanceReport, result: RunResult) -> ProbedInstance:
 
 
 def uses_of(result: RunResult, slo: Slo, busy: float | None = None) -> tuple[ResourceUse, ...]:
-    """Return how far one run used each resource, if it is known. `busy` is the same as in
+    """Return how far one run used each resource with a known use. `busy` is the same as in
     `judge_probe`."""
     by_run = (use(result) for use in (_server, _generator, _hot_key, _callers, _fsync))
     return tuple(use for use in (*by_run, _machine(result, busy), _network(result, slo)) if use)
@@ -308,7 +309,8 @@ def uses_of(result: RunResult, slo: Slo, busy: float | None = None) -> tuple[Res
 def next_limit(uses: Sequence[ResourceUse], gave_out: str = "") -> ResourceUse:
     """Return the resource that limits the rate next.
 
-    `gave_out` says how the generator reached its limit before any of `uses`; "" if it did not.
+    `gave_out` says how the generator reached its limit before any of `uses`. It is "" if the
+    generator did not reach its limit.
     """
     machine = next((use for use in uses if use.name == MACHINE), None)
     if gave_out and machine is not None and (machine.ratio or 0.0) >= FULL:
@@ -368,8 +370,8 @@ def _generator(result: RunResult) -> ResourceUse | None:
 
 
 def _own(result: RunResult) -> tuple[float | None, str]:
-    """Return the share of this machine's CPU time that generator and servers used, and the name of
-    the processes that it includes. Servers on other machines do not count."""
+    """Return the share of this machine's CPU time that generator and servers used, and a name for
+    these processes. Servers on other machines do not count."""
     cores = result.environment.usable_cores
     cost = result.cost
     rate = result.rate.achieved_per_s

@@ -1,4 +1,5 @@
-"""Capacity as a value: *what is the highest rate that keeps an SLO, and what limits it?*"""
+"""The question `capacity` as a value: *what is the highest rate that keeps an SLO, and what limits
+this rate?*"""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """The result of `capacity`: *probes and closed loops, one fleet per point → the capacity of each
-point, and what limits it*.
+point, and its limit*.
 
-Rules: the rules of `bench.measure.section` apply. A rate counts operations. The whole result of
-every run is stored below probes/.
+Rules: the rules of `bench.measure.section` apply. A rate is a number of operations per second. The
+whole result of every run is stored below probes/.
 """
 
 import math
@@ -144,7 +144,8 @@ class Capacity(Section, frozen=True, kw_only=True):
 
     @property
     def width(self) -> float:
-        """Half the interval's relative width, 0.1 = ±10 %; infinite if an end is not known."""
+        """Half the interval's relative width. 0.1 means ±10 %. The value is infinite if an end is
+        not known."""
         return float((self.high / self.low) ** 0.5) - 1 if self.low and self.high else math.inf
 
 
@@ -215,7 +216,7 @@ class CapacityPoint(Section, frozen=True, kw_only=True):
 
 
 class CapacityResult(Document, frozen=True, kw_only=True):
-    """The largest rate that keeps an SLO, and what limits it next."""
+    """The largest rate that keeps an SLO, and the next limit of this rate."""
 
     kind: Annotated[Literal["capacity"], says("the command")] = "capacity"
     slo: Annotated[tuple[str, ...], says("expressions that must all hold")]
@@ -225,14 +226,14 @@ class CapacityResult(Document, frozen=True, kw_only=True):
 
 
 def point_name(variables: Mapping[str, str]) -> str:
-    """Return what a sweep calls a point: `instances=3 fsync=always`."""
+    """Return a sweep's name for a point, such as `instances=3 fsync=always`."""
     return " ".join(f"{name}={value}" for name, value in variables.items())
 
 
 def at_capacity(probes: Sequence[Probe], capacity: Capacity) -> Probe | None:
-    """Return the probe nearest to the capacity, within a factor of two. Of two equally near probes
-    it is the faster one. Probes that held come first: in a probe that missed, all callers and keys
-    are in use, whatever limited it."""
+    """Return the probe nearest to the capacity, within a factor of two. If two probes are equally
+    near, return the faster probe. Probes that held are preferred, because a missed probe uses all
+    callers and keys, whatever its limit is."""
     edge = capacity.likely or capacity.low or capacity.high
 
     def far(probe: Probe) -> tuple[float, float]:

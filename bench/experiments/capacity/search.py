@@ -1,10 +1,11 @@
 """The next probe of a search: *findings about one fleet → an interval, a rate*. Pure.
 
 - The model (model.py) weighs all probes together and proposes the most informative rate.
-- A probe that the generator spoilt bounds the search, as a miss does. It says nothing about the
+- A probe that the generator spoilt bounds the search like a miss. It says nothing about the
   servers, so the capacity ignores it.
 - An end of the interval is known only if two probes near it confirm it.
-- The capacity never extends beyond all probes.
+- The lower end of the capacity's interval never exceeds the highest rate that held. The upper end
+  is never below the lowest rate that missed.
 """
 
 from dataclasses import dataclass, field
@@ -30,14 +31,14 @@ MOST_PROBES = 40
 MIDDLE = (0.4, 0.6, 0.8)
 # The proposed rate grows by this factor for each consecutive probe that showed nothing.
 HIGHER = 1.1
-# LEAST_NEAR probes confirm an end of the interval. For the lower end they are probes that held, at
-# most the factor NEAR below this end. For the upper end they are probes that missed, at most the
-# factor NEAR above this end.
+# At least LEAST_NEAR probes confirm an end of the interval. Probes that held confirm the lower end,
+# if they are at most the factor NEAR below this end. Probes that missed confirm the upper end, if
+# they are at most the factor NEAR above this end.
 NEAR = 1.25
 LEAST_NEAR = 2
 # The rate (operations/s) of the lowest probes. They show whether any rate holds.
 LOWEST = 2 * LEAST_RATE
-# Rates that differ by at most this share count as the same rate, because of rounding.
+# Because of rounding, rates that differ by at most this share count as the same rate.
 SAME = 0.01
 # The leases/s of a closed loop, and its number of callers.
 Loop = tuple[float, int]
@@ -46,7 +47,7 @@ Loop = tuple[float, int]
 @dataclass(slots=True)
 class Findings:
     """All results for one point so far. `violated` describes a safety violation in words.
-    `unmeasured` are sentences about things that were not measured for lack of time."""
+    `unmeasured` are sentences about measurements that are missing for lack of time."""
 
     probes: list[Probe] = field(default_factory=list)
     callers: list[ClosedLoop] = field(default_factory=list)
@@ -78,7 +79,7 @@ class Findings:
 
     def looks(self, *also: Seen) -> list[Look]:
         """Return the probes that count, and the probes with the outcomes `also`, in the form that
-        the model takes."""
+        the model needs."""
         kinds = (*self.counted, *also)
         return [
             (probe.rate_per_s, probe.seen is Seen.HELD)
@@ -111,7 +112,7 @@ def reached_by(findings: Findings, slo: Slo) -> Reached:
 
 
 def next_probe(findings: Findings, slo: Slo) -> tuple[RateInterval, float | None]:
-    """Return the interval so far and the rate of the next probe. Misses caused by the generator
+    """Return the interval so far and the rate of the next probe. Misses that the generator caused
     count here, too. The rate is None if the search is over."""
     reached = reached_by(findings, slo)
     looks = findings.looks(Seen.SATURATED)
@@ -130,9 +131,9 @@ def _rate_against_hope(findings: Findings, slo: Slo) -> float | None:
     None means that the model chooses the rate.
 
     A server that never answers in time misses at every rate. Two probes at the lowest rate and one
-    at each of `MIDDLE` show that in seconds. The model alone would go down step by step, and a
-    short budget would end first. The lowest rate alone shows nothing, because a server that is slow
-    after each rest may keep every higher rate.
+    at each of `MIDDLE` show this in seconds. The model alone would lower the rate step by step, and
+    a short budget would end first. The lowest rate alone shows nothing, because a server that is
+    slow after each rest may keep every higher rate.
     """
     if loops_within(findings, slo) or findings.rates(Seen.HELD):
         return None
@@ -153,8 +154,8 @@ def _against_hope(findings: Findings) -> list[tuple[float, int]]:
 
 
 def holds_nowhere(findings: Findings) -> bool:
-    """Return whether rates near zero and rates in the middle missed, and no probe held. False
-    without a closed loop, because the middle is then not known."""
+    """Return whether rates near zero and rates in the middle missed, and no probe held. Return
+    False without a closed loop, because the middle is then not known."""
     return (
         bool(findings.callers)
         and not findings.rates(Seen.HELD)
@@ -173,9 +174,9 @@ def _around(findings: Findings, rate: float) -> list[Seen]:
 
 
 def _paused_last(findings: Findings) -> int:
-    """Return how many of the latest probes in a row showed nothing because of pauses. The next
-    probe uses a higher rate: if it holds, the answer is certain, and a clear miss shows even on a
-    busy machine."""
+    """Return how many of the latest consecutive probes showed nothing because of pauses. The next
+    probe then uses a higher rate. If the higher rate holds, the answer is certain, and a clear miss
+    is visible even on a busy machine."""
     number = 0
     for probe in reversed(findings.probes):
         if probe.seen is not Seen.PAUSED or probe.seen in findings.counted:
@@ -192,7 +193,7 @@ def capacity_of(findings: Findings, slo: Slo) -> Capacity:
     missed = [rate for rate, is_held in looks if not is_held]
     has_low = sum(rate * NEAR >= interval.low for rate in held) >= LEAST_NEAR
     has_high = sum(rate <= interval.high * NEAR for rate in missed) >= LEAST_NEAR
-    # Probes that the generator spoilt bound the search, but not the answer. If the interval is
+    # Probes that the generator spoilt limit the search, but not the answer. If the interval is
     # narrow enough only with these probes, the answer has no upper end.
     has_high = has_high and not interval.width > USABLE >= next_probe(findings, slo)[0].width
     low = min(interval.low, max(held)) if has_low else None

@@ -160,16 +160,16 @@ def answer(point: CapacityPoint, result: CapacityResult) -> str:
     interval_text = f"{_bracket(point)} at {' and '.join(result.slo)}{_now(point)}"
     limit = point.next_limit
     full = f", full at {rate_text(limit.full_per_s)}/s" if limit.full_per_s else ""
-    # A limit without a name, or with a text like "not reached" or "not known", is a sentence of its
-    # own.
+    # A limit without a name is shown by its text alone. So is a limit with a text like "not
+    # reached" or "not known".
     plain = limit.name is None or limit.text.startswith("not ")
     next_one = limit.text if plain else f"{limit.name}{full} ({limit.text})"
     return f"{', '.join(load)}: {interval_text}; next limit: {next_one}"
 
 
 def _servers_text(point: CapacityPoint) -> str:
-    """Name the servers that carried the load. If none are known, say what the scenario says of
-    them."""
+    """Name the servers that carried the load. If the servers are not known, describe them from the
+    scenario."""
     if point.fleet:
         return point.fleet.text
     scenario = point.scenario
@@ -177,7 +177,8 @@ def _servers_text(point: CapacityPoint) -> str:
 
 
 def _headline(point: CapacityPoint, result: CapacityResult) -> str:
-    """Return the answer to the user's question. It is about the target, if the user named one."""
+    """Return the answer to the user's question. The answer is about the target if the user named a
+    target."""
     return (
         _target(point, point.headroom, result)
         if point.headroom and point.probes
@@ -186,8 +187,8 @@ def _headline(point: CapacityPoint, result: CapacityResult) -> str:
 
 
 def _now(point: CapacityPoint) -> str:
-    """Mention other work if it uses much of this machine, because the answer may differ without
-    it."""
+    """Mention other work that uses much of this machine, because the answer may differ without this
+    work."""
     others = [probe.others_ratio for probe in point.probes if probe.others_ratio is not None]
     is_busy = bool(others) and median(others) >= OTHERS
     why = f": other work takes {percent(median(others), 0)} of its CPU time" if is_busy else ""
@@ -212,8 +213,8 @@ def _bracket(point: CapacityPoint) -> str:
 
 
 def rate_text(rate: float | None) -> str:
-    """Show a rate with three significant digits. The interval is ten times as wide as the
-    rounding."""
+    """Return a rate with three significant digits. The interval is ten times as wide as the
+    rounding error."""
     return MISSING if rate is None else count(float(f"{rate:.3g}"))
 
 
@@ -302,7 +303,8 @@ def _headroom(point: CapacityPoint, headroom: Headroom, result: CapacityResult) 
 
 
 def _pauses(point: CapacityPoint) -> str:
-    """Say how much of the probes was left out because the machine did not run the load process."""
+    """Say which share of the probes' acquires was left out because the machine did not run the load
+    process."""
     touched = [probe for probe in point.probes if probe.left_out]
     if not touched:
         return ""
