@@ -1,7 +1,7 @@
 """lockcore as machine code: *pure modules and hot paths → extension modules beside the sources*.
 
-mypyc does it. This file itself is not compiled. docs/lockcore/compiled.md has the rules for the
-files that are.
+mypyc compiles the modules. This file itself is not compiled. docs/lockcore/compiled.md has the
+rules for the files that are.
 
 Rules: the build of a wheel compiles these modules. It also compiles the benchmark's code that runs
 for every lease. Without a compiler, mypyc or Python.h, or with LOCKCORE_PURE=1, everything runs
@@ -45,13 +45,13 @@ LOAD = tuple(
 )
 
 # Modules of one group call each other as C functions and read each other's fields at fixed offsets.
-# A gate runs this load on another revision's lockcore, and that revision comes as source. So the
-# load is a separate group. It uses Python's import and attribute names to reach lockcore, as a
-# user's program does. If both were one group, the import of the load would fail there (NameError:
-# value for final name "RELEASED" was not set).
+# A gate runs this load on another revision of lockcore, which comes as source. So the load is a
+# separate group. The load reaches lockcore by Python's imports and attribute names, as a user's
+# program does. If both were one group, a gate could not import the load (NameError: value for final
+# name "RELEASED" was not set).
 GROUPS = {"lockcore": MODULES, "lockbench_load": LOAD}
 
-# People read a build's log line by line, so the reason must not be longer.
+# The longest reason in the build's log, because people read this log line by line.
 MOST_REASON = 300  # characters
 
 
@@ -59,8 +59,8 @@ MOST_REASON = 300  # characters
 def read_along(lines: list[str]) -> Iterator[None]:
     """Collect the output of this process and its children in `lines`, and print it afterwards.
 
-    mypyc prints its errors and then exits. A compiler is a separate process. Only the descriptors
-    of stdout and stderr carry the output of both.
+    mypyc prints its errors in this process and then exits. A C compiler is a separate process. Only
+    the descriptors of stdout and stderr receive the output of both.
     """
     streams = [stream for stream in (sys.stdout, sys.stderr) if stream is not None]
     with TemporaryFile() as printed:
@@ -84,7 +84,7 @@ def read_along(lines: list[str]) -> Iterator[None]:
 
 
 def reason_of(error: BaseException, lines: list[str]) -> str:
-    """The reason why nothing was compiled, in one line: the error and the last printed error line.
+    """The error and the last printed error line, in one line, as the reason for a failed build.
 
     Without a printed error line, the last printed line takes its place.
     """
@@ -109,9 +109,9 @@ def reason_of(error: BaseException, lines: list[str]) -> str:
 
 
 class CompileCore(build_ext):  # type: ignore[misc]
-    """setuptools' `build_ext`; this class makes the extension modules.
+    """The build step of setuptools (`build_ext`) that makes the extension modules.
 
-    It raises nothing. It logs a failure.
+    A failure is logged and never raised.
     """
 
     def run(self) -> None:

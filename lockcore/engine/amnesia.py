@@ -4,10 +4,10 @@ Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.m
 `Final`.
 
 Rules: an instance that may have forgotten locks abstains until all of them have expired
-(facts/membership.py). Four signs show that it may have forgotten them: a push message from the
-server, an answer -READONLY, another replication id, and another number of database swaps above 0.
-The engine asks for the replication id once a second, if the server sends no push messages. It asks
-for the number of swaps ahead of SETs, at most four times a second.
+(facts/membership.py). Four signs show that an instance may have forgotten locks. They are a push
+message from the server, an answer -READONLY, a new replication id, and a new number of database
+swaps above 0. If the server sends no push messages, the engine asks for the replication id once a
+second. It asks for the number of swaps ahead of SETs, at most four times a second.
 """
 
 from collections.abc import Callable, Sequence
@@ -32,21 +32,22 @@ SWAPS_EVERY_NS: Final = NS_PER_S // 4
 SWAPS: Final = request(b"INFO", b"commandstats")
 
 
-# How the engine notices SWAPDB. A server does not report a SWAPDB to its clients, because SWAPDB
-# invalidates no tracked key. But INFO counts the calls. The engine reads this count ahead of the
-# first SET that starts at `swaps_due_ns` or later, on the same connection. Redis answers in order,
-# so the count arrives before the SET's answer. If the count shows a swap, the SET does not count.
-# With a timer, the count could arrive behind SETs that the emptied server has granted. An idle
-# client reads nothing. If a swap comes within SWAPS_EVERY_NS after a reading, only the next reading
-# shows it. A reading takes a server 4 to 12 µs (redis 7.0 and 8.2).
+# This is how the engine notices SWAPDB. A server does not report a SWAPDB to its clients, because
+# SWAPDB invalidates no tracked key. But the server's INFO has the number of SWAPDB calls. The
+# engine reads this count ahead of the first SET that starts at `swaps_due_ns` or later, on the same
+# connection. Redis answers in order, so this number arrives before the SET's answer. If it shows a
+# swap, the engine ignores the SET's answer. If a timer started the readings, the number could
+# arrive after an emptied server has granted SETs. An idle client makes no readings. If a swap comes
+# within SWAPS_EVERY_NS after a reading, only the next reading shows it. A reading takes a server 4
+# to 12 µs (redis 7.0 and 8.2).
 class Amnesia:
-    """Notices, on connections that stay, that instances have forgotten their locks.
+    """Notices that instances have forgotten their locks while their connections stayed open.
 
-    A server forgets locks if somebody flushes it, or if it was a replica for a while. It sends a
-    push between two replies, or it answers -READONLY. If it sends no pushes, the engine asks for
-    its replication id once a second. After such a sign the instance abstains for `whole_ns` (0: not
-    at all), as after a restart. SETs that it has not answered yet do not count. `recount` counts
-    the voters anew.
+    A server forgets locks if somebody flushes it, or if it was a replica for a while. The server
+    then sends a push message between two replies, or it answers -READONLY. If a server sends no
+    push messages, the engine asks for its replication id once a second. After such a sign the
+    instance abstains for `whole_ns`, as after a restart. If `whole_ns` is 0, it does not abstain.
+    SETs that it has not answered yet do not count. `recount` computes the voters again.
 
     Source: Redis' CLIENT TRACKING (Redis reports a flush to every tracking client), REPLICAOF,
     SWAPDB and INFO commandstats.
@@ -66,14 +67,14 @@ class Amnesia:
         self.swaps_due_ns: int = 0 if whole_ns else FAR_FUTURE_NS
 
     def noticed(self, pipe: InstancePipe, why: str) -> None:
-        """An instance may just have forgotten locks."""
+        """Make an instance abstain, because it may have just forgotten locks."""
         if self._whole_ns:
             self._members[pipe.index].forgot(why, self._whole_ns, self._engine.now_ns)
             self._recount()
             pipe.void_sets()
 
     def ask(self, pipes: Sequence[InstancePipe], now_ns: int) -> None:
-        """Ask the instances that send no push messages, if it is time."""
+        """Ask each instance that sends no push messages for its replication id, if this is due."""
         for pipe, member in zip(pipes, self._members, strict=True):
             if member.ask_ns <= now_ns:
                 member.ask_ns = now_ns + ASK_EVERY_NS

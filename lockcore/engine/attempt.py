@@ -6,9 +6,9 @@ positional arguments, and the code looks nothing up by name.
 Each operation is a generator. It yields one of four requests: a `Round` ("send this, and wake me
 when it is settled"), a `Turn` ("send nothing, and wake me when it is settled"), an int ("wake me at
 that time, in ns") or an `Offer` ("does my caller still get this lease in time?"). The shell sends
-it the time (ns) at which the generator runs again. After an offer, this is the time at which the
-caller runs again. The generator returns the value of the operation. If the caller is cancelled, the
-shell throws into the generator, and the generator abandons its round.
+the generator the time (ns) at which the generator runs again. After an offer, the shell sends the
+time at which the caller runs again. The generator returns the result of the operation. If the
+caller is cancelled, the shell throws into the generator, and the generator abandons its round.
 
 Rules: a lease belongs to a caller only after the caller's own thread has received the lease and
 then read the clock. Every attempt has its own start and its own owner token. Source: the Redlock
@@ -34,7 +34,7 @@ Steps = Generator[Request, int, "Lease | Denied"]
 def lease_of(
     round_: SetRound, now_ns: int, attempts: int = 1, split_votes: int = 0
 ) -> Lease | None:
-    """The lease that a won round gives at `now_ns`; None if the validity is used up.
+    """The lease that a won round gives at `now_ns`, or None if the validity is used up.
 
     For a `watched` round, the caller of this function then calls `decided`.
     """
@@ -77,7 +77,7 @@ def give_back(result: Lease | Denied | None) -> None:
 
 
 class Acquisition:
-    """One acquire, with all its attempts. It ends with a lease, without one, or out of time."""
+    """One acquire with all its attempts."""
 
     def __init__(  # noqa: PLR0917 - made in one place per shell
         self,
@@ -100,10 +100,10 @@ class Acquisition:
         self.turn: Turn | None = None
 
     def steps(self, now_ns: int) -> Steps:
-        """The steps from the first attempt on.
+        """Run the steps from the first attempt on.
 
-        If another caller of this Redlock has the resource or waits for it, this caller waits for
-        its turn before its first attempt.
+        If another caller of this Redlock holds the resource or waits for it, this caller first
+        waits for its turn.
         """
         if self.engine.turns.is_taken(self.resource) and now_ns < self.deadline_ns:
             return self._in_line(now_ns)
@@ -115,7 +115,7 @@ class Acquisition:
         return (yield from self.after(round_, now_ns))
 
     def after(self, round_: SetRound, now_ns: int) -> Steps:
-        """The steps after the first attempt. The hot path sends the first attempt itself."""
+        """Run the steps after the first attempt, which the hot path has sent itself."""
         self.round = round_
         self.attempts = 1
         return self._in_line(now_ns)
@@ -123,7 +123,7 @@ class Acquisition:
     def _in_line(self, now_ns: int) -> Steps:
         """Make attempts until the end. If the caller is cancelled, nothing stays behind.
 
-        The attempt is cleaned up, and nothing wakes the caller later.
+        After a cancellation the attempt is cleaned up, and nothing wakes the caller later.
         """
         try:
             try:
@@ -136,7 +136,7 @@ class Acquisition:
                 self.round.abandon()
             if self.turn is not None:
                 self.turn.abandon()
-            # This is done once more, in case the interrupt came in the `finally`.
+            # This repeats the clean-up, in case the interrupt came in the `finally`.
             self._leave()
             raise
 
@@ -175,8 +175,8 @@ class Acquisition:
                 start_ns = again_ns
             now_ns = yield from self._my_turn(last_outcome, start_ns, now_ns)
             self.attempts += 1
-            # All attempts of an acquire are observed if its first one is. So is an attempt that
-            # follows an unusual outcome.
+            # If the first attempt of an acquire is observed, all its attempts are observed. An
+            # attempt after an unusual outcome is observed, too.
             observe = last is not None and (last.watched or last.outcome is not Outcome.CONTENDED)
             self.round = self.engine.set_round(
                 self.resource, self.terms, now_ns, self.attempts, self.started_ns, observe
@@ -220,7 +220,8 @@ class Acquisition:
         handoff = self.engine.handoff
         if turn is None:
             turns = self.engine.turns
-            # The turn is stored before it joins, because an interrupt in between must find it.
+            # The turn is stored before it joins the line. If an interrupt comes in between, the
+            # clean-up finds the turn here.
             turn = Turn(turns, self.resource, self.started_ns)
             self.turn = turn
             turns.join(turn)
@@ -285,7 +286,7 @@ def _denied(lease: Lease, round_: ReleaseRound, outcome: Outcome, now_ns: int) -
 
 
 def release_steps(engine: Engine, lease: Lease, now_ns: int) -> Generator[Request, int, Denied]:
-    """The steps of one release. Their value has the outcome RELEASED, GONE or UNREACHABLE."""
+    """The steps of one release. Their result has the outcome RELEASED, GONE or UNREACHABLE."""
     round_ = engine.release_round(lease, now_ns)
     now_ns = yield from _settled(round_)
     return _denied(lease, round_, round_.outcome or Outcome.UNREACHABLE, now_ns)
@@ -294,12 +295,12 @@ def release_steps(engine: Engine, lease: Lease, now_ns: int) -> Generator[Reques
 def extend_steps(engine: Engine, lease: Lease, ttl_ms: int, now_ns: int) -> Steps:
     """The steps of one extension to `ttl_ms` from now.
 
-    Their value is a new lease, or a `Denied` with GONE or UNREACHABLE. With a `Denied` the old
+    Their result is a new lease, or a `Denied` with GONE or UNREACHABLE. With a `Denied` the old
     lease ends as before. If the lease ends before the answer, the extension is GONE at that moment.
 
-    Raises ValueError when the extension would end before the newest lease's `valid_until_ns`. Also
-    raises it when the extension would end before another extension that is on its way, because
-    instances keep the last extension.
+    Raises ValueError when the extension would end before the newest lease's `valid_until_ns`. It is
+    also raised when another extension under way would end later, because instances keep the
+    extension that comes last.
     """
     terms = engine.terms(ttl_ms)
     round_ = engine.extend_round(lease, terms, now_ns)
@@ -354,5 +355,5 @@ def newest_of(lease: Lease) -> Lease:
 
 
 def asked_until_ns(lease: Lease) -> int:
-    """The latest requested end of the lease, by its SET or an extension, granted or not."""
+    """The latest end that the SET or any extension of the lease has requested, granted or not."""
     return max(newest_of(lease).valid_until_ns, getattr(lease.round, "asked_until_ns", 0))
