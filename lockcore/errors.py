@@ -56,7 +56,7 @@ class ContendedError(AcquireError):
 
 
 class SplitVoteError(AcquireError):
-    """The votes were split. Neither this caller nor any other caller had a visible quorum."""
+    """The votes were split, and this caller saw no quorum for any caller."""
 
     reason = "split vote, nobody won"
 
@@ -120,8 +120,8 @@ class InstanceReplyError(InstanceError):
 class InstanceRefusedError(InstanceError):
     """The instance must not take part in a quorum.
 
-    It is a cluster node, a replica or a server that takes part already. Or this user cannot use its
-    commands.
+    The instance is a cluster node, a replica, or a server that takes part already. Or the user of
+    the connection may not run the commands that a lock needs.
     """
 
     reason = "cannot take part"
@@ -134,7 +134,8 @@ class ProtocolError(LockcoreError):
 class CannotWaitError(LockcoreError):
     """A Redlock was used in a place where it cannot wait. Nothing was sent.
 
-    Such places are the Redlock's own I/O thread, gevent's hub, and another event loop.
+    Such places are the Redlock's own I/O thread, gevent's hub, and any event loop but the Redlock's
+    own.
     """
 
     def __init__(self, where: str) -> None:

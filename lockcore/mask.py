@@ -1,11 +1,11 @@
 """Hides secrets in texts: *URLs, any text → the text with `***` in place of secrets*. Pure.
 
 Rules: this is the only mask of the project. Every text with parts from a library, a server or a
-user passes through it before anybody reads the text. Four parts of a URL are secret: its password,
-a lone word before its @, any other text in place of a port or database number, and every option
-that is not on the list of harmless options. The mask hides a secret in each form that a quotation
-may have: as written, decoded, escaped by Python, JSON or HTML, and cut off. If a URL has two
-possible readings, the mask hides more, not less.
+user passes through it before anybody reads the text. Four parts of a URL are secret. They are its
+password, a lone word before its @, a text in place of a port or database number, and every option
+that is not on the list of harmless options. The mask hides a secret in every form in which a text
+may quote it. These forms are as written, decoded, escaped by Python, JSON or HTML, and cut off. If
+a URL has two possible readings, the mask uses the reading that hides more.
 """
 
 import html
@@ -40,7 +40,7 @@ HIDDEN = "***"
 # A secret with fewer characters is hidden only if it stands alone, not inside a word.
 SHORT = 4
 
-# The first characters of a secret are also hidden if the rest is cut off. This is their number.
+# A secret that is cut off is hidden if at least this number of its first characters is left.
 CUT_OFF = 16
 _HARMLESS = re.compile(
     r"(db|protocol|client_name|health_check_interval|max_connections|.*timeout"
@@ -53,17 +53,17 @@ _URL = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*://[^\s'\"<>`]*")
 _EXAMPLE = "user:password@"
 _USER = re.compile(r"[^\s/@'\"(]*:[^\s/@'\"]*@")
 
-# The output of `shown`. It must stay as it is if the text is masked again.
+# The pattern of what `shown` returns. A second masking must not change such a text.
 _MASKED = re.compile(r"[\w.%-]*:\*\*\*@")
 _PLACE = re.compile(
     r"(?P<host>\[[0-9a-fA-F:.]*(?:%[\w.%-]*)?\]|[\w.%-]*)(?P<port>:(?:\d{1,5}|port))?"
 )
 _HOST = re.compile(r"[\w.%-]*")
 
-# A secret that looks like a word or a number of a sentence.
+# The pattern of a secret that looks like a word or a number of a sentence.
 _ORDINARY = re.compile(r"[a-zA-Z_.:-]+|[\d.:]+")
 _SECRET_OPTION = re.compile(r"^(--?[a-z-]*(?:pass|secret|token)[a-z-]*)(=.*)?$", re.IGNORECASE)
-# The same option within an argument that is a command line itself.
+# The pattern of such an option within an argument that is a command line itself.
 _SECRET_OPTION_WITHIN = re.compile(
     r"((?<=\s)--?[a-z-]*(?:pass|secret|token)[a-z-]*(?:=|\s+))('[^']*'|\"[^\"]*\"|\S+)",
     re.IGNORECASE,
@@ -82,7 +82,7 @@ def shown(url: object) -> str:
     if not mark:
         return f"{HIDDEN}@{after}" if at else text
     if re.search(r"[?&]\w+=", credentials):
-        # There is an @ in an option, so the parts cannot be distinguished.
+        # An option has an @, so the parts of the URL cannot be distinguished.
         return f"{scheme}://{HIDDEN}"
     user, colon, _ = credentials.partition(":")
     who = f"{user}:{HIDDEN}" if colon and _HOST.fullmatch(user) else HIDDEN
@@ -173,7 +173,7 @@ class Mask:
             self.learn(url)
 
     def learn(self, urls: object) -> None:
-        """From now on hide the secrets of these URLs.
+        """Hide the secrets of these URLs from now on.
 
         `urls` is one URL, or several with spaces or commas between them.
         """
@@ -193,9 +193,9 @@ class Mask:
         return _urls_shown(masked)
 
     # A password may be a word ("or"), a number, or a host. If the mask hid such a secret in one of
-    # our own sentences, it would destroy the sentence and reveal the password. So in our own
-    # sentences the mask hides only secrets that do not look like words. Texts of others pass
-    # through the whole mask before we quote them, so our sentences normally contain no secret.
+    # our own sentences, the gap in the sentence would reveal the password. So in our own sentences
+    # the mask hides only secrets that do not look like words. Texts of others pass through the
+    # whole mask before we quote them, so our sentences normally contain no secret.
     def sentence(self, text: str) -> str:
         """One of our own sentences without the secrets. It may contain a URL."""
         masked = _urls_shown(text)
@@ -209,7 +209,7 @@ class Mask:
 
 
 def _urls_shown(text: str) -> str:
-    """The text without the secrets of all URLs in it, also of URLs that were not learned."""
+    """The text without the secrets of its URLs. The mask need not have learned these URLs."""
     if "@" in text or "://" in text:
         return _USER.sub(_user_hidden, _URL.sub(_url_shown, text))
     return text
@@ -264,7 +264,8 @@ def masked_command(arguments: Sequence[str]) -> list[str]:
             value = _SECRET_OPTION_WITHIN.sub(rf"\1{HIDDEN}", value)
             before, mark, _ = value.partition("://")
             if mark:
-                # Behind other words a URL ends at a space, and more words may follow.
+                # If other words stand in front of a URL, the URL ends at a space, and more words
+                # may follow.
                 value = _urls_shown(value) if " " in before else shown(value)
             masked.append(name + equals + value)
         hide_next = bool(option and not option[2]) and not hide_next

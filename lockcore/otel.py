@@ -4,11 +4,11 @@ Rules: this file needs only OpenTelemetry's API. Names, units and meanings are t
 bench (bench/telemetry/table.py). No attribute ever has a resource's name, a key or an owner token.
 All numbers are exact, except for numbers of observed attempts. At a collection, counters, gauges
 and histograms are read from telemetry/fast.py. Samples are recorded where the operation ended. So
-exemplars and spans belong to the application's own span. A slow, failed or lost operation has a
-span. Each lock makes at most `SPANS` spans a second for each operation and outcome, so no outcome
-uses up the spans of another. A contended acquire has a span only if the application requests it,
-because a held lock is a normal answer. A forked child starts without its parent's numbers, with any
-temporality.
+exemplars and spans belong to the application's own span. A slow, failed or lost operation gets a
+span. Each lock makes at most `SPANS` spans a second for each operation and outcome. So one outcome
+never uses up the spans of another outcome. A contended acquire gets a span only if the application
+requests this, because a held lock is a normal answer. A forked child starts without its parent's
+numbers, with any temporality.
 """
 
 import os
@@ -46,7 +46,8 @@ SCHEMA_URL = "https://opentelemetry.io/schemas/1.33.0"
 SPANS = 10
 MOST_SLOW_S = 86_400
 
-# A collection reads one instrument after the other. Within this time, all get the same snapshot.
+# A collection reads one instrument after the other. All reads within this time get the same
+# snapshot.
 LOOK_NS = NS_PER_S // 20
 
 # The bounds are the same as in every histogram of the bench: 10 µs … 100 s.
@@ -88,8 +89,8 @@ GAUGES = {
     "redlock.instance.abstaining": ("{instance}", "1 while it must not vote: may have forgotten"),
 }
 
-# The usual errors have a series from the beginning. If a series began with its first error, that
-# error would be in no rate.
+# The usual errors have a series from the beginning. If a series began with its first error, no rate
+# would include this error.
 _NO_ERRORS = {"TIMEOUT": 0, "CLOSED": 0}
 _NO_VOTE = (Vote.ERRORED, Vote.SILENT)
 _SET = {"db.system.name": "redis", "db.operation.name": "SET"}
@@ -124,11 +125,11 @@ def instrument(
 
     An acquire of more than `slow_s` (s) is slow. `class_of` maps a resource to one of a few classes
     (at most 20, then `others`). The class is the attribute `redlock.resource.class`. `class_of`
-    must be quick. It runs in the caller's thread. When a keeper extends or loses a lease, it runs
-    in a thread of lockcore. For each lock it runs in one thread at a time. If it raises, the
-    exception and the operation are dropped. `fleet` is the name of the instances (`redlock.fleet`).
-    With `contended_spans`, contended acquires have spans, too. Raises TypeError or ValueError for
-    bad arguments, and ValueError when the lock has an observer already.
+    must be quick. `class_of` runs in the caller's thread, or in a thread of lockcore when a keeper
+    extends or loses a lease. For each lock it runs in one thread at a time. If `class_of` raises,
+    the exception and the operation are dropped. `fleet` is the name of the instances
+    (`redlock.fleet`). With `contended_spans`, contended acquires have spans, too. Raises TypeError
+    or ValueError for bad arguments, and ValueError when the lock has an observer already.
     """
     if not isinstance(slow_s, int | float) or not 0 <= slow_s <= MOST_SLOW_S:
         raise ValueError(f"slow_s must be a number of seconds, 0 to {MOST_SLOW_S}, not {slow_s!r}")
@@ -136,8 +137,8 @@ def instrument(
         raise TypeError(f"class_of must take a resource and return its class, not {class_of!r}")
     if not isinstance(lock, Redlock | AsyncRedlock):
         raise TypeError(f"lock must be a Redlock or an AsyncRedlock, not {type(lock).__name__}")
-    # The module identifies the global provider. The provider's object cannot, because
-    # set_meter_provider replaces the object but not the provider.
+    # The module `metrics` identifies the global provider. The object of the provider cannot
+    # identify it, because set_meter_provider replaces this object.
     provider: Provider = metrics
     if meter_provider is not None and meter_provider is not metrics.get_meter_provider():
         provider = meter_provider
@@ -236,7 +237,7 @@ class _Recording:
 class _Source:
     """A lock whose numbers are exported.
 
-    `instances` has the points of its instances at the last look.
+    `instances` has the points of the lock's instances at the last snapshot.
     """
 
     lock: weakref.ref[Lock]
@@ -269,7 +270,7 @@ class _Source:
 
 
 class _Exported:
-    """Everything exported through one meter provider, over all locks."""
+    """All exported numbers of one meter provider, over all locks."""
 
     def __init__(self, provider: Provider) -> None:
         meter = provider.get_meter(SCOPE, _version(), schema_url=SCHEMA_URL)
@@ -295,7 +296,7 @@ class _Exported:
         ]
 
     def forget(self) -> None:
-        """Forget all counts so far, because this is a forked child and they belong to the parent.
+        """Forget all counts so far, because they belong to the parent of this forked child.
 
         The SDK must forget, too. It has counted samples into our histograms. It also keeps the last
         collected values of our counters. With delta temporality it would subtract the parent's
@@ -312,7 +313,7 @@ class _Exported:
         """The points of one instrument. All points of one collection come from one snapshot."""
         now_ns = monotonic_ns()
         if now_ns - self._looked_ns > LOOK_NS:
-            # The time is set last, because a snapshot that raises does not count.
+            # The time is set last, so a snapshot that raises is taken again.
             self._last_look = self._look(now_ns)
             self._looked_ns = now_ns
         return [
@@ -333,7 +334,7 @@ class _Exported:
             watch = source.watch
             self._hand_over(watch)
             if lock is None:
-                # Another reader may have removed it.
+                # Another reader may have removed the lock.
                 with suppress(ValueError):
                     self.locks.remove(source)
                     self._past.update(dict(source.counters()))

@@ -96,18 +96,20 @@ def _granted(result: Lease | Denied, lease: Lease | None = None) -> Lease:
     return result
 
 
-# How lockcore notices a dropped Redlock. The loop or the thread keeps a driver alive for ever, even
-# if the program has dropped the Redlock. So the garbage collector calls this function when it frees
-# a Redlock. A bound method keeps its Redlock alive. A lease does not, because a lease cannot be
-# released without its Redlock. The collector may call this in any thread and in the middle of any
-# code. So this function only asks the loop to close the driver.
+# This is how lockcore notices a dropped Redlock. The loop or the thread keeps a driver alive for
+# ever, even if the program has dropped the Redlock. So the garbage collector calls this function
+# when it frees a Redlock. A bound method keeps its Redlock alive. A lease does not keep its Redlock
+# alive, because nobody can release a lease without the Redlock. The collector may call this
+# function in any thread and in the middle of any code. So this function only asks the loop to close
+# the driver.
 def _dropped(driver: GreenletDriver | ThreadDriver | AsyncDriver) -> None:
     """Close the driver of a dropped Redlock soon, and warn the user."""
     if driver.engine.retired or driver.engine.foreign:
         return
     driver.close_soon()
     where = ", ".join(target.address for target in driver.targets)
-    # The collector has called this, so the warning cannot name a line of the user's code.
+    # The garbage collector calls this function, so the warning cannot name a line of the user's
+    # code.
     warnings.warn(
         f"a Redlock on {where} was dropped without close(), and is closed now; its leases last "
         "until their TTL ends. Call close() when you are done with it, or connect it in a `with` "
@@ -132,7 +134,7 @@ class _AnyRedlock(Generic[D]):
         extensions: int = 1000,
         on_gone: Callable[[Denied], None] | None = None,
     ) -> KeepAlive:
-        """Extend `lease` in the background every `every_ms`, at most `extensions` times.
+        """Extend `lease` in the background every `every_ms` ms, at most `extensions` times.
 
         The default of `every_ms` is a third of the lease's TTL. The extensions stop when the lease
         is released. When the lease is gone, `KeepAlive.gone` is set and `on_gone` is called at
@@ -150,9 +152,9 @@ class _AnyRedlock(Generic[D]):
 
     @property
     def handoffs(self) -> dict[str, int]:
-        """Two counts of the policy `push`: turns from other processes, and looks at keys' holders.
+        """The counts of the policy `push`: turns from other processes, and looks at keys' holders.
 
-        If messages of other processes do not reach this process, a third count says so.
+        If messages of other processes do not reach this process, a third entry says so.
         """
         handoff = self._driver.engine.handoff
         if handoff is None:
@@ -164,7 +166,7 @@ class _AnyRedlock(Generic[D]):
 
     @property
     def closed(self) -> bool:
-        """True once closing has begun. Also True in a forked child's copy of the Redlock."""
+        """True once `close` has begun, and in a forked child's copy of the Redlock."""
         return self._driver.engine.retired or self._driver.engine.foreign
 
     def observe_every(self, every: int) -> None:
@@ -173,7 +175,7 @@ class _AnyRedlock(Generic[D]):
         self._driver.engine.observe_every = every
 
     def observe(self, observer: Observer) -> None:
-        """From now on report every operation to `observer`, and one attempt in `observe_every`.
+        """Report every operation, and one attempt in `observe_every`, to `observer` from now on.
 
         Use either this method or the `observer` argument of `connect`. Raises ValueError when the
         lock has an observer already.
@@ -213,7 +215,7 @@ class _AnyRedlock(Generic[D]):
 class Redlock(_AnyRedlock["GreenletDriver | ThreadDriver"]):
     """A lock over N independent instances, for greenlets or threads.
 
-    `connect` makes it. Callers may share it.
+    `connect` returns a Redlock. Many callers may share one Redlock.
     """
 
     def __init__(self, driver: GreenletDriver | ThreadDriver) -> None:
@@ -242,10 +244,11 @@ class Redlock(_AnyRedlock["GreenletDriver | ThreadDriver"]):
     ) -> Self:
         """Connect to every instance of `urls` (redis://, rediss://, unix://).
 
-        At least a quorum of the instances must answer. `shell` is how callers wait: `auto` is
-        gevent in a monkey-patched process, else threads. The other arguments are the fields of
-        `lockcore.Settings`. Raises ValueError or TypeError for a bad setting or URL. Raises
-        InstanceError when an instance must not take part, or when too few instances answer.
+        At least a quorum of the instances must answer. `shell` decides how callers wait. `auto`
+        means gevent in a monkey-patched process, and threads in any other process. The other
+        arguments are the fields of `lockcore.Settings`. Raises ValueError or TypeError for a bad
+        setting or URL. Raises InstanceError when an instance must not take part, or when too few
+        instances answer.
 
         >>> Redlock.connect("redis://127.0.0.1")
         Traceback (most recent call last):
@@ -289,7 +292,7 @@ class Redlock(_AnyRedlock["GreenletDriver | ThreadDriver"]):
     def acquire(self, resource: str, ttl_ms: int, wait_ms: float = 0) -> Lease:
         """Lock `resource` for `ttl_ms` (1 … max_ttl_ms), and try again for up to `wait_ms`.
 
-        `wait_ms` is 0 … a day; with 0 there is one attempt. Raises AcquireError by outcome:
+        `wait_ms` is 0 … a day. With 0 there is one attempt. Raises AcquireError by outcome:
         ContendedError, SplitVoteError, UnreachableError, TooLateError. Before anything is sent it
         raises ValueError or TypeError for arguments that make no sense, and CannotWaitError where
         it cannot wait.
@@ -315,9 +318,10 @@ class Redlock(_AnyRedlock["GreenletDriver | ThreadDriver"]):
     def extend(self, lease: Lease, ttl_ms: int | None = None) -> Lease:
         """Make the lease last `ttl_ms` from now (default: its own TTL).
 
-        Raises LeaseGoneError or UnreachableError. Then the lease ends as before. Before anything is
-        sent it raises ValueError when the extension would shorten the lease, ValueError or
-        TypeError for arguments that make no sense, and CannotWaitError where it cannot wait.
+        Raises LeaseGoneError or UnreachableError, and then the lease ends as before. Before
+        anything is sent, it raises ValueError when the extension would shorten the lease. It also
+        raises ValueError or TypeError for arguments that make no sense, and CannotWaitError where
+        it cannot wait.
         """
         return _granted(self.try_extend(lease, ttl_ms), lease)
 
@@ -325,8 +329,8 @@ class Redlock(_AnyRedlock["GreenletDriver | ThreadDriver"]):
     def hold(self, resource: str, ttl_ms: int, wait_ms: float = 0) -> Iterator[Lease]:
         """`with lock.hold("stock:42", 10_000, wait_ms=500) as lease:` acquires and releases.
 
-        It releases the lease, however the body ends. It raises the errors of `acquire`. If the body
-        outlived its lease and raised nothing, it raises LeaseGoneError at the end.
+        The lease is released, however the body ends. Raises the errors of `acquire`. Also raises
+        LeaseGoneError at the end, if the body outlived its lease and raised nothing itself.
         """
         lease = self.acquire(resource, ttl_ms, wait_ms)
         try:
@@ -342,9 +346,9 @@ class Redlock(_AnyRedlock["GreenletDriver | ThreadDriver"]):
     def close(self, drain_s: float = 1.0) -> None:
         """Refuse new acquires, wait up to `drain_s` (0 … 86,400 s) for open operations, and close.
 
-        Holders may release their leases meanwhile. Once no lease has been released for 0.1 s, the
-        other leases are left to expire. An acquire that waits raises InstanceClosedError and leaves
-        nothing behind. A second call does nothing.
+        Holders may release their leases meanwhile. If no lease is released for 0.1 s, the remaining
+        leases are left to expire. A waiting acquire raises InstanceClosedError and leaves nothing
+        behind. A second call does nothing.
         """
         check_number("drain_s", drain_s, 0, A_DAY_MS / 1000)
         self._driver.close(drain_s)
@@ -358,8 +362,8 @@ class Redlock(_AnyRedlock["GreenletDriver | ThreadDriver"]):
 
 # A coroutine around a coroutine costs 6,000 instructions a cycle. So the two hot methods are
 # ordinary functions that return the driver's coroutine. This mark makes
-# `inspect.iscoroutinefunction` return True for them, so autospec works, too. Python has such a mark
-# only since 3.12.
+# `inspect.iscoroutinefunction` return True for these functions, so autospec works, too. Python has
+# such a mark since 3.12.
 def _known_as_coroutine(function: F) -> F:
     """The function itself, marked as a coroutine function."""
     mark: Callable[[F], F] | None = getattr(inspect, "markcoroutinefunction", None)
@@ -369,8 +373,8 @@ def _known_as_coroutine(function: F) -> F:
 class AsyncRedlock(_AnyRedlock["AsyncDriver"]):
     """A lock over N independent instances, for tasks of one event loop (asyncio's own or uvloop).
 
-    It has the methods of `Redlock`, but the caller awaits them. `keep_alive` and `instances` do not
-    wait, so they are the same as in `Redlock`.
+    An AsyncRedlock has the methods of `Redlock`, but the caller awaits them. `keep_alive` and
+    `instances` do not wait, so they are called as in `Redlock`.
     """
 
     @classmethod

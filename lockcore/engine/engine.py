@@ -116,7 +116,7 @@ class Engine(RoundEngine):
             round_.outcome = Outcome.UNREACHABLE
             return
         if round_.started_ns >= self.members.amnesia.swaps_due_ns:
-            # This ends the batch so far, so this round is the first of a new batch.
+            # The reading of swaps ends the batch so far, so this round is the first of a new batch.
             self._read_swaps(round_.started_ns)
         self.unreleased += 1
         round_.cleaned = False
@@ -125,8 +125,8 @@ class Engine(RoundEngine):
     def _read_swaps(self, now_ns: int) -> None:
         """Ask the voters whether they have swapped databases, ahead of the SET (amnesia.py).
 
-        This does not use `unicast`, because `unicast` may send at once. If that breaks a
-        connection, the voters would change while the SET is being queued.
+        This does not use `unicast`, because `unicast` may send at once. A send may break a
+        connection. Then the voters would change while the SET is being queued.
         """
         amnesia = self.members.amnesia
         question = Asked(now_ns, amnesia.swaps_read)
@@ -142,7 +142,8 @@ class Engine(RoundEngine):
         won = round_.won
         targets = won.voters
         if not won.cleaned:
-            # This is the release of a lease. A lost attempt has set this before its release.
+            # Only the release of a lease comes here. For a lost attempt, `cleaned` was set before
+            # its release.
             won.cleaned = True
             self.unreleased -= 1
             self._released(won.resource)
@@ -191,15 +192,16 @@ class Engine(RoundEngine):
         No caller waits for the release.
         """
         if round_.voters:
-            # The release has its own age. With the age of the SET it would be due at once.
+            # The age of the release counts from now. If it counted from the SET's start, the
+            # release would be due at once.
             started_ns = max(round_.started_ns, self.now_ns)
             self.submit_release(ReleaseRound(round_, started_ns))
 
     def send_again(self, round_: ReleaseRound, pipe: InstancePipe, *, whole: bool) -> None:
         """Send a release to one instance again.
 
-        With `whole` the release carries its script's source. Without it, the release is sent alone,
-        because the merged call that carried it has failed.
+        With `whole` the release carries the source of its script. Without `whole` the release is
+        sent alone, because the merged call with this release has failed.
         """
         self.deadlines.watch(round_, self.now_ns)
         if whole:
@@ -217,8 +219,8 @@ class Engine(RoundEngine):
     def flush(self, now_ns: int) -> None:
         """Send everything that is queued, in one write per connection.
 
-        If a connection breaks meanwhile, that may queue more commands for the other connections.
-        They are sent, too.
+        If a connection breaks meanwhile, this may queue more commands for the other connections.
+        These commands are sent, too.
         """
         outbox = self.outbox
         if outbox.flushing:
@@ -233,7 +235,7 @@ class Engine(RoundEngine):
             outbox.flushing = False
 
     def interrupted(self) -> None:
-        """An interrupt has ended a call into the engine half-way.
+        """Reset the outbox, because an interrupt has ended a call into the engine half-way.
 
         The shell then breaks off every connection.
         """
@@ -277,13 +279,14 @@ class Engine(RoundEngine):
         self.members.tick(now_ns)
         return self.next_tick_ns(now_ns)
 
-    # `slack_ns` delays only parked turns, and `received` settles the turns that are due. So a retry
-    # that is due waits a little for a reply. It leaves in one write with the callers that this
-    # reply wakes. With a separate timer, one retry would read every socket, send one command and
-    # wake each server. Per 1,000 leases of 64 users on 200 resources, sends fell from 420 to 330
-    # and reads from 365 to 254. Together with another change of that day, the client's CPU per
-    # lease fell from 17.6 to 15.0 µs (docs/lab/lockcore.md). The slack must not delay a round's
-    # timeout, because a silent instance would then cost every caller more.
+    # `slack_ns` delays only parked turns. A retry that is due waits for the next reply, for
+    # `slack_ns` at most. `received` then settles its turn. So the retry leaves in one write with
+    # the commands of the callers that the reply wakes. With a separate timer, each retry would read
+    # every socket, send one command and wake each server. Per 1,000 leases of 64 users on 200
+    # resources, sends fell from 420 to 330 and reads from 365 to 254. Together with another change
+    # of that day, the client's CPU per lease fell from 17.6 to 15.0 µs (docs/lab/lockcore.md). The
+    # slack must not delay a round's timeout, because a silent instance would then cost every caller
+    # more.
     def next_tick_ns(self, now_ns: int, slack_ns: int = 0) -> int:
         """The time of the next `tick`, or FAR_FUTURE_NS. A turn may be late by `slack_ns`."""
         turn_ns = self.turns.parked.next_ns + slack_ns

@@ -3,10 +3,11 @@
 Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md: a constant is
 `Final`, and the classes with an object for each resource have slots.
 
-The head of a line is its first caller. If the servers refuse a head, it reads the beginning of the
-key's value (GETRANGE). This is an owner token, and it names the holder's process. The head then
-publishes "I wait" to that process. When that process releases the key, it passes the turn to the
-first waiting process, behind its release. The message also lists the other waiting processes.
+The head of a line is its first caller. If the servers refuse the head's SET, the head reads the
+beginning of the key's value (GETRANGE). This value is an owner token, which names the holder's
+process. The head then publishes "I wait" to the holder's process. When that process releases the
+key, it sends a message after its release. This message passes the turn to the first waiting
+process, and it lists the other waiting processes.
 
 Rules: messages grant nothing. A lost message costs time, and a false message costs an attempt.
 mail.py decides when a message counts. When a turn arrives by such a message, the key is free on a
@@ -46,21 +47,21 @@ TELL_AGAIN_NS: Final = 3 * NS_PER_S
 ANSWER_NS: Final = 500 * NS_PER_MS
 MISTRUST_NS: Final = 10 * NS_PER_S
 
-# A crowd without a message for this time is forgotten. A process that still waits has sent its
-# message again by then.
+# A crowd without a message for this time is forgotten. By then, each process that still waits has
+# sent its message again.
 FORGET_NS: Final = 2 * TELL_AGAIN_NS
 
 MOST_KEPT: Final = 1 << 11
 
 # A crowd keeps at most MOST_OTHERS processes. If there are crowds for more than FEW_CROWDS
-# resources, a crowd keeps at most this number.
+# resources, a crowd keeps at most FEWER_OTHERS processes.
 FEWER_OTHERS: Final = 1 << 5
 FEW_CROWDS: Final = 1 << 6
 
-# A head remembers at most this number of holders that it has sent a message.
+# A head remembers at most this number of the holders to which it has sent a message.
 MOST_HOLDERS: Final = 1 << 6
 
-# If a look shows a free key, the head tries at once. After this number of such looks without a
+# If a look shows a free key, the head tries at once. After this number of such tries without a
 # pause, the head waits before its next look.
 SOON_FREE: Final = 4
 
@@ -68,8 +69,8 @@ SOON_FREE: Final = 4
 class Crowd:
     """The processes that wait for one resource, in order.
 
-    `left` callers of this process go before them. `news_ns` is the time of the last message about
-    the resource.
+    `left` callers of this process go before these processes. `news_ns` is the time of the last
+    message about the resource.
     """
 
     __slots__ = ("left", "news_ns", "others")
@@ -84,8 +85,8 @@ class Wait:
     """The state of a resource for which callers of this process wait.
 
     `holders` maps an owner token to the time of the last message to its process. `unanswered_ns` is
-    the time of the first message without an answer, or 0 if all are answered. `free_looks` is the
-    number of looks in a row that showed a free key.
+    the time of the first message without an answer, or 0 if all messages are answered. `free_looks`
+    is the number of looks in a row that showed a free key.
     """
 
     __slots__ = ("free_looks", "holders", "resource", "unanswered_ns")
@@ -124,11 +125,11 @@ class Handoff:
     | a crowd, `left` > 0 | wakes the next caller here | `left` is 0 |
     | a crowd, `left` = 0 | passes the crowd on with the turn | the crowd is passed on |
 
-    A crowd without a message for FORGET_NS is forgotten. Its message came after the release, and
-    since then its processes have sent their messages to another holder.
+    A crowd without a message for FORGET_NS is forgotten. Its last message came after the release.
+    Since then, its processes have sent their messages to another holder.
 
-    `passing` has the resources that were released here and wait for `pass_all`. `wakeups` counts
-    turns from other processes. `polls` counts looks at a key's holder.
+    `passing` has the resources that were released here. `pass_all` passes their turns on. `wakeups`
+    counts turns from other processes. `polls` counts looks at a key's holder.
     """
 
     def __init__(self, engine: Core, turns: Turns, mail: Mail) -> None:
@@ -147,8 +148,8 @@ class Handoff:
     def expects(self, resource: str, now_ns: int) -> bool:
         """True when a caller that waits for the resource may expect a message.
 
-        For this, messages must reach this process. Also the resource's holder must have answered,
-        or it must still have time to answer.
+        Messages must reach this process. Also, the resource's holder must have answered, or it must
+        still have time to answer.
         """
         if not self.mail.arrives:
             return False
@@ -171,20 +172,20 @@ class Handoff:
             self._waits[digest] = wait
         return wait
 
-    # The list of waiting processes travels with the lock, and callers of the same process go first.
-    # While `left` callers here stand before the other processes, the head here is poked as the
+    # The list of waiting processes travels with the lock. The first `left` callers of this process
+    # go before the other processes. When such a caller is next, the head here is poked while the
     # release is queued. So the head's SET leaves in the same write as the release (`followed`). The
-    # waiting processes need no gap between the two, because each gets a message in its turn.
-    # Writes per lease over five instances fell from 10.4 to 5.5, and the client's CPU from 1,060 to
-    # 620 µs (4 processes of 16 callers, from source, one run each beside other work;
-    # docs/lab/lockcore.md). Without a crowd, release and SET leave in separate writes. Otherwise a
-    # process whose messages do not arrive, and which polls, could not get the key in between.
-    # If the turn goes to another process while no caller stands in line here, this process holds a
-    # place in its line for 250 ms. New callers then stand behind the other process.
+    # other processes need no gap between the release and this SET, because each of them gets a
+    # message in its turn. Writes per lease over five instances fell from 10.4 to 5.5, and the
+    # client's CPU from 1,060 to 620 µs (4 processes of 16 callers, from source, one run each beside
+    # other work; docs/lab/lockcore.md). Without a crowd, release and SET leave in separate writes.
+    # Otherwise a process whose messages do not arrive, and which polls, could not get the key in
+    # between. If the turn goes to another process while no caller stands in line here, this process
+    # holds a place in its line for 250 ms. New callers then stand behind the other process.
     def released(self, resource: str) -> None:
-        """A lease is about to be released.
+        """Decide who tries next, because a lease is about to be released.
 
-        The next caller here tries at once. Or the next process tries, after the release.
+        Either the next caller here tries at once, or another process tries after the release.
         """
         turns = self._turns
         digest = self.mail.digest_of(resource) if self.crowds else b""
@@ -202,7 +203,7 @@ class Handoff:
                 self._wait(digest, resource)
 
     def pass_all(self) -> None:
-        """Queue the messages about turns. The releases are queued already, and go first."""
+        """Queue the messages that pass turns on, behind the releases that are queued already."""
         passing = self.passing
         self.passing = []
         last = [] if self.engine.retired else [self.mail.me]
@@ -210,9 +211,9 @@ class Handoff:
             self._pass_on(self.mail.digest_of(resource), last)
 
     def _emptied(self, resource: str) -> None:
-        """No caller waits here any more, and no caller here got the lock.
+        """Pass the turn on to another process, because no caller waits here any more.
 
-        Other processes may wait for this one, so the turn passes on.
+        No caller here got the lock, and other processes may wait for a message of this process.
         """
         if self.crowds:
             self._pass_on(self.mail.digest_of(resource), [])
@@ -254,9 +255,10 @@ class Handoff:
             engine.unicast(pipe, data, question)
 
     def _looked(self, wait: Wait, values: list[bytes]) -> None:
-        """A look has ended. The key is free, or processes have it.
+        """Act on the values that a look has found: the key is free, or processes hold it.
 
-        If several processes have the key on some instances each, each process gets a message.
+        If several processes hold the key, each on some of the instances, each process gets a
+        message.
 
         If a stranger has set the key to an empty text, the key looks free. So after SOON_FREE looks
         without a pause the head waits for its next regular look. Otherwise it would try without
@@ -284,7 +286,7 @@ class Handoff:
             self.mail.send(token[:PROCESS_BYTES], WAITS, digest, (), unheard)
 
     def _unheard(self, wait: Wait, *, is_first: bool) -> None:
-        """The message to a holder has reached no process.
+        """Decide what to do after a message to a holder has reached no process.
 
         If this was the first holder, it has died, and no answer will come. It is unlikely that the
         next holder has died as well. So after a second holder the head assumes that the holders are
@@ -299,7 +301,7 @@ class Handoff:
     # -- from elsewhere ----------------------------------------------------------------------------
 
     def heard(self, text: object, index: int) -> None:
-        """Take a message of the inbox from one instance."""
+        """Take a message that one instance has brought."""
         message = self.mail.receive(text, index)
         if message is None:
             return
@@ -312,15 +314,15 @@ class Handoff:
             self._answered(message)
 
     def _line(self, digest: bytes) -> int:
-        """How many callers here wait for the resource with this hash."""
+        """The number of callers here that wait for the resource with this hash."""
         wait = self._waits.get(digest)
         return 0 if wait is None else len(self._turns.lines.get(wait.resource, ()))
 
     def _is_waited_for(self, digest: bytes, process: bytes) -> None:
         """Answer the message of a process that waits for the resource.
 
-        If no caller waits here, the key may have been released before the message came. Then the
-        answer tells the process to look again.
+        If no caller waits here, the answer tells that process to look again, because the key may
+        have been released before the message came.
         """
         left = self._line(digest)
         unheard = partial(self._is_gone, digest, process)
@@ -336,7 +338,7 @@ class Handoff:
                 del self.crowds[digest]
 
     def _answered(self, message: Message) -> None:
-        """The holder has answered, so it knows that callers here wait."""
+        """Note that the holder has answered, so it knows that callers here wait."""
         wait = self._waits.get(message.digest)
         if wait is not None:
             wait.unanswered_ns = 0
@@ -344,7 +346,7 @@ class Handoff:
                 self._look(wait)
 
     def _turn(self, digest: bytes, others: Sequence[bytes]) -> None:
-        """The key is free, and it is the turn of this process."""
+        """Let the head here try, because the key is free and this process has the turn."""
         turns = self._turns
         behind = self._take(digest)
         wait = self._waits.get(digest)

@@ -22,7 +22,7 @@ from lockcore.rounds.claims import Claims, Recent
 from lockcore.rounds.pipeline import Pipeline
 from lockcore.rounds.resp import bulk, request
 
-# The first bytes of an owner token name the process that made the token. This is their number.
+# The first PROCESS_BYTES bytes of an owner token name the process that made the token.
 PROCESS_BYTES: Final = 22
 NUMBER_BYTES: Final = PROCESS_BYTES + 15
 DIGEST_BYTES: Final = 32
@@ -34,8 +34,8 @@ LONGEST_MESSAGE: Final = 100 + (PROCESS_BYTES + 1) * MOST_OTHERS  # bytes
 # At most this number of messages is remembered for each instance.
 MOST_ARRIVALS: Final = 1 << 10
 
-# In each window of this length, one bound holds for all messages that cause work. A lower bound
-# holds for the messages about one resource.
+# In each window of WINDOW_NS, at most MOST_PER_WINDOW messages may cause work. At most MOST_OF_ONE
+# of them may be about one resource.
 WINDOW_NS: Final = 10 * NS_PER_MS
 MOST_PER_WINDOW: Final = 1 << 6
 MOST_OF_ONE: Final = 1 << 4
@@ -65,8 +65,8 @@ class Message:
 class Arrivals:
     """The messages that each instance has brought.
 
-    An instance counts once, however often it brings a message. A full table is emptied (`Recent`).
-    So a flood from one instance empties the table of this instance, and no other table.
+    An instance counts once for each message, however often it brings the message. A full table is
+    emptied (`Recent`). So a flood from one instance empties only the table of this instance.
     """
 
     def __init__(self, instances: int, quorum: int) -> None:
@@ -94,7 +94,7 @@ class Arrivals:
 class Allowance:
     """The number of messages that may cause work in a window of time.
 
-    There is a bound for all messages, and a lower bound for the messages about one resource.
+    One bound is for all messages. A lower bound is for the messages about one resource.
     """
 
     def __init__(self) -> None:
@@ -190,8 +190,8 @@ class Mail:
     def receive(self, message: object, index: int) -> Message | None:
         """The message from one instance, if it counts from now on.
 
-        Otherwise the value is None. It is also None for a text that is not a message of this
-        library and version.
+        The result is None if the message does not count yet, counted before, or is beyond a bound.
+        It is also None for a text that is not a message of this library and version.
         """
         if not isinstance(message, bytes) or len(message) > LONGEST_MESSAGE:
             return None

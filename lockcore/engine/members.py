@@ -27,7 +27,7 @@ from lockcore.settings import Settings
 
 VOTER_SETS_KEPT: Final = 64
 
-# The time between two looks at an instance that does not vote and has not answered.
+# The time between two checks of an instance that does not vote and has not answered.
 LOOK_NS: Final = 500 * NS_PER_MS
 
 
@@ -61,7 +61,7 @@ class Members:
     def attach(
         self, index: int, hello: Hello, dialect: Dialect, transmit: Transmit, now_ns: int
     ) -> None:
-        """A connection is ready, so the instance votes or abstains.
+        """Use a new connection, so its instance votes or abstains from now on.
 
         All releases that the instance must still get are sent.
         """
@@ -85,7 +85,7 @@ class Members:
         self.recount()
 
     def detach(self, index: int, reason: str, now_ns: int, *, refused: bool = False) -> None:
-        """The connection ended, or it could not be opened.
+        """Note that a connection has ended, or that it could not be opened.
 
         Open votes become SILENT, and open releases will be sent again later (owed.py).
         """
@@ -102,7 +102,7 @@ class Members:
             self.debts[index].forget(now_ns)
 
     def recount(self) -> None:
-        """Count the voters anew."""
+        """Compute which instances vote now, and tell the outbox about them."""
         self._outbox.spill()
         indices = list[int]()
         if not self._engine.retired:
@@ -120,7 +120,7 @@ class Members:
     def leave_out(self, reason_of: Callable[[Pipeline], str]) -> None:
         """Send no more SETs to the voters for which `reason_of` gives a reason.
 
-        They vote again when they have answered everything.
+        An instance left out votes again when it has answered everything.
         """
         reasons = [(pipe, reason) for pipe in self._engine.voters if (reason := reason_of(pipe))]
         for pipe, reason in reasons:
@@ -134,7 +134,7 @@ class Members:
             self.leave_out(Pipeline.over_size)
 
     def answered(self, pipe: Pipeline) -> None:
-        """An instance has sent bytes, so it may have caught up."""
+        """Let a lagging instance vote again if it has now answered everything."""
         state = self.states[pipe.index]
         if state.state is State.LAGGING and not pipe.pending:
             state.caught_up()
@@ -153,7 +153,7 @@ class Members:
         self.amnesia.ask(self._pipes, now_ns)
 
     def next_ns(self, now_ns: int) -> int:
-        """The time at which an instance next needs a look."""
+        """The next time (ns) at which `tick` has work for an instance."""
         voters = self._engine.voters
         due = [debts.due_ns for debts in self.debts]
         due += [state.next_ns for state in self.states]
@@ -165,9 +165,9 @@ class Members:
         return min(due)
 
     def silent(self, now_ns: int) -> list[int]:
-        """The instances whose connections should be broken off and opened anew.
+        """The instances whose connections must be closed and opened again.
 
-        They have open commands and have answered nothing for `silence_ns`.
+        Such an instance has open commands and has answered none of them for `silence_ns`.
         """
         silence_ns = self._settings.silence_ns
         return [pipe.index for pipe in self._pipes if pipe.is_silent(now_ns, silence_ns)]

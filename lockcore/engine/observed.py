@@ -4,17 +4,17 @@ This file is compiled, so it follows the rules of docs/lockcore/compiled.md: an 
 are looked up by name, and a listener's are not.
 
 Rules: a listener gets an operation as it ends, in the caller's own thread, greenlet or task. So an
-observer runs in the caller's context. The shell calls the listener directly. A wrapping coroutine
-would cost 6,000 instructions a cycle, and a call by name costs 400.
+observer runs in the caller's context. The shell calls the listener directly, because a wrapping
+coroutine would cost 6,000 instructions a cycle. A call by name costs 400.
 
 An observer cannot make a caller lose a lease. If an observer raises, the exception is dropped.
 Python prints the first such exception of the process. But an interrupt may come while the observer
 runs: Ctrl-C, `sys.exit` in a signal handler, a killed greenlet, or a gevent.Timeout. Code cannot
-distinguish such an interrupt from the observer's own exception. So it reaches the caller, as
-anywhere else in an operation, and a granted lease is released. Three kinds cannot come from
-outside, so they are dropped. Two of them, asyncio's CancelledError and GeneratorExit, come only to
-a suspended task or generator. The third kind is any exception outside the main thread, because only
-the main thread handles signals.
+distinguish such an interrupt from the observer's own exception. So both reach the caller, as
+anywhere else in an operation, and a granted lease is released. Three kinds of exceptions cannot be
+interrupts, so they are dropped. The first two are asyncio's CancelledError and GeneratorExit, which
+come only to a suspended task or generator. The third kind is any exception outside the main thread,
+because only the main thread handles signals.
 """
 
 from collections.abc import Callable
@@ -40,7 +40,7 @@ def _drop(error: BaseException) -> None:
 
 
 class Listener:
-    """An observer whose exceptions do not reach the caller, so the caller keeps its lease.
+    """A guard around an observer, whose exceptions then do not reach the caller.
 
     `can_be_interrupted` is True if a signal or a kill of a greenlet can interrupt the present
     thread. The observer is called within `alone`.

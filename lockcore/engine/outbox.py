@@ -21,18 +21,18 @@ from lockcore.rounds.pipeline import Pipeline
 from lockcore.rounds.rounds import Part, ReleaseRound, RoundEngine, SetRound
 from lockcore.rounds.watched import WatchedSetRound
 
-# A batch for one or two instances leaves when it has this many commands. With so few instances a
-# quorum needs all of them, and they would idle until the rest of the batch is encoded. With one
-# instance and 64 callers the rate rose from 158,000 to 269,000 cycles/s, with two instances from
-# 112,000 to 132,000. With three instances and more the servers are busy anyway, and the rate fell
-# from 138,000 to 131,000. With 12 commands one instance costs a fifth more CPU. With 48 commands
-# there is no gain (docs/lab/lockcore.md).
+# A batch for one or two instances leaves when it has this many commands. With so few instances, a
+# quorum needs all of them. The instances would idle until the rest of the batch is encoded. With 64
+# callers and one instance, the rate rose from 158,000 to 269,000 cycles/s. With two instances it
+# rose from 112,000 to 132,000. With three instances and more, the servers are busy anyway, and the
+# rate fell from 138,000 to 131,000. A limit of 12 commands costs a fifth more CPU with one
+# instance. A limit of 48 commands gains nothing (docs/lab/lockcore.md).
 EARLY: Final = 32  # commands
 
-# A batch for three or more instances leaves when it has this many commands. From 128 to 2,048
-# commands the cost is the same within 5 %. Without a limit the first of 5,000 commands waits 50 ms
-# until the last command is encoded, and then has a tenth of its timeout left. In one run this made
-# 12,439 acquires UNREACHABLE.
+# A batch for three or more instances leaves when it has this many commands. For limits from 128 to
+# 2,048 commands the cost is the same within 5 %. Without a limit, the first of 5,000 commands waits
+# 50 ms until the last command is encoded. The first command then has a tenth of its timeout left.
+# In one run this made 12,439 acquires UNREACHABLE.
 LARGEST: Final = 512  # commands
 
 
@@ -42,7 +42,7 @@ class Outbox:
     `dirty` is True while the queues have commands that `Engine.flush` has not begun to send.
     `flushing` is True while `Engine.flush` sends. `want_flush` is called for the first command, and
     when the batch has `early` commands. The shell then calls `flush` soon. `leaves` is called
-    before the commands leave. It may queue more commands behind them.
+    before the commands leave, and it may queue more commands behind them.
 
     `_batch` has the encoded commands for all voters. `_rounds` has the rounds that await their
     replies, and `_shortest_ns` is the shortest timeout of these rounds. `_to_merge` has the
@@ -82,7 +82,7 @@ class Outbox:
         return len(self._batch) + len(self._to_merge)
 
     def voters_changed(self, *, merge_releases: bool) -> None:
-        """Adapt to new voters. The caller has moved the batch so far into the queues."""
+        """Adapt to new voters. The caller must have moved the batch into the queues before."""
         voters = self._engine.voters
         self.early = EARLY if len(voters) <= 2 else LARGEST
         kinds = {pipe.dialect.release_command for pipe in voters}
@@ -92,7 +92,7 @@ class Outbox:
     def add_set(self, round_: SetRound) -> None:
         """Queue the SET of a round for all voters."""
         if round_.resource in self._merge_keys:
-            # The release of a key goes before the next SET on it.
+            # The release of a key must go before the next SET on this key.
             self._merge()
         if round_.watched:
             self._watched.append(round_)  # type: ignore[arg-type]
@@ -164,7 +164,7 @@ class Outbox:
             self._batch.append(merged_release([round_.won.claim for round_ in releases]))
             self._rounds.append(MergedReply(self._engine, releases))
         self._rounds += releases
-        # This comes last, so that an interrupt loses no release.
+        # The releases are removed last, so that an interrupt loses no release.
         self._to_merge = []
         self._merge_keys.clear()
 
@@ -188,7 +188,7 @@ class Outbox:
         for pipe in engine.voters:
             pipe.expect_batch(flight, rounds)
         self._shortest_ns = FAR_FUTURE_NS
-        # These come last, so that an interrupt loses no round.
+        # The batch is emptied last, so that an interrupt loses no round.
         self._batch = []
         self._rounds = []
         return data, commands

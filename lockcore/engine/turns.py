@@ -1,8 +1,8 @@
 """The turns of the callers of one Redlock: *waiting callers, releases → the next caller to try*.
 
 Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md: `Turns` has
-dictionaries as attributes. It is not a dictionary itself, because machine code would then look its
-methods up by name.
+dictionaries as attributes. `Turns` is not a dictionary itself, because machine code would then look
+up its methods by name.
 
 Rules (docs/lockcore/waiting.md): only the keys on the servers decide about a lock. A line of
 callers only saves commands that the servers would refuse. A caller that leaves the line always
@@ -23,11 +23,11 @@ from lockcore.rounds.rounds import Round
 
 
 class Turn(Settled):
-    """One caller's place in a line. Shells wait for it as for a round, but nothing is sent.
+    """One caller's place in a line. A shell waits for a turn as for a round, but sends nothing.
 
     `outcome` is None while the caller is parked, until `due_ns` at the latest. `has_come` is True
     when the caller may try. `poked` is True if the key was released while the caller was not
-    parked. Then the caller tries again without waiting. `follows` is True if the caller before it
+    parked. Then the caller tries again without waiting. `follows` is True if the caller in front
     got the lock, so this process will notice the release. `since_ns` is the time of the caller's
     arrival.
     """
@@ -53,24 +53,24 @@ class Turn(Settled):
     def settle(self) -> None:
         """End the wait of the caller."""
         if self.outcome is None:
-            # This comes first, so an interrupt wakes the caller twice rather than never.
+            # The turn is added first, so an interrupt wakes the caller twice rather than never.
             self.turns.engine.ready.append(self)
             self.outcome = Outcome.CONTENDED
             self.turns.want_wake()
 
     def come(self) -> None:
-        """The caller's turn has come."""
+        """Let the caller try, because its turn has come."""
         if not self.has_come:
             self.settle()
             self.has_come = True
 
     def abandon(self) -> None:
-        """The caller is gone. `Turns.leave` takes it out of the line in another step."""
+        """Note that the caller is gone. `Turns.leave` removes it from the line in another step."""
         self.waiter = None
 
 
 class Absent(Turn):
-    """A place without a caller. It is held because the turn was passed to another process.
+    """A place without a caller, held while the turn is at another process.
 
     New callers stand behind this place until its time is over, or until the turn comes back.
     """
@@ -83,16 +83,16 @@ class Absent(Turn):
         self.turns.leave(self)
 
 
-# The turns that wait for a resource, in order. A caller that leaves the middle of the line costs no
-# more than one that leaves its head.
+# The turns that wait for a resource, in order. To leave the middle of the line costs no more than
+# to leave its head.
 Line = OrderedDict[Turn, None]
 
 
-# `parked` is a heap of all turns with the time at which each goes on without a message. Rounds have
-# one timeout for a whole batch, so deadlines.py keeps them in batches. But a turn's time is random
-# and differs for each caller. Most turns end before their time, and this must be cheap. So a
-# settled turn stays in the heap, and the heap skips it later. A parked caller then costs the same,
-# however many callers are parked (a test parks 5,000 of them).
+# `parked` is a heap of all turns. Each entry has the time at which its turn goes on without a
+# message. Rounds have one timeout for a whole batch, so deadlines.py keeps rounds in batches. But a
+# turn's time is random and differs for each caller. Most turns end before their time, and this
+# early end must be cheap. So a settled turn stays in the heap, and the heap skips it later. A
+# parked caller then costs the same, however many callers are parked (a test parks 5,000 of them).
 class Turns:
     """The lines of the callers of one Redlock.
 
@@ -111,7 +111,7 @@ class Turns:
         self.emptied: Callable[[str], object] = nothing
 
     def join(self, turn: Turn) -> None:
-        """Put a turn at the end of the line. A turn at the head of the line has come.
+        """Put a turn at the end of the line. If it becomes the head of the line, it has come.
 
         The turn goes to the head if its caller came before the caller of the head. An `Absent` has
         0 as its arrival time, so it goes to the head.
@@ -122,7 +122,7 @@ class Turns:
         line.move_to_end(turn, last=len(line) == 1 or not turn.has_come)
 
     def is_taken(self, resource: str) -> bool:
-        """True if a caller here waits already, so a new caller that can wait stands in line."""
+        """True if a caller here waits already. A new caller that can wait then stands in line."""
         return bool(self.lines) and resource in self.lines
 
     def leave(self, turn: Turn, *, unreachable: bool = False, granted: bool = False) -> None:
@@ -158,7 +158,7 @@ class Turns:
                 turn.settle()
 
     def poke(self, resource: str) -> None:
-        """The key is being released, so the head of its line tries at once."""
+        """Let the head of the line try at once, because the key is being released."""
         line = self.lines.get(resource)
         if line:
             head = next(iter(line))
@@ -172,7 +172,7 @@ class Turns:
         place.park(until_ns)
 
     def take_place(self, resource: str) -> None:
-        """The turn has come back, so give up the held place at the head of the line."""
+        """Give up the held place at the head of the line, because the turn has come back."""
         for turn in list(self.lines.get(resource, ()))[:1]:
             if isinstance(turn, Absent):
                 turn.settle()
@@ -188,9 +188,8 @@ class Turns:
 # which may wait for a core for longer than the lease lasts. So a step does not return a lease. It
 # yields an `Offer`. If the steps run in the caller's own greenlet or task, the shell answers at
 # once with the time. If they run elsewhere, the caller's thread takes the offer and reads the
-# clock. Only then the steps go on with that time, to a lease or to TOO_LATE. Without offers, a
-# delayed caller would use a lease that has run out (`test_handover.py` delays a thread on each
-# path).
+# clock. Only then do the steps go on with that time, to a lease or to TOO_LATE. Without offers, a
+# delayed caller would use an expired lease (`test_handover.py` delays a thread on each path).
 class Offer:
     """A lease for its caller.
 

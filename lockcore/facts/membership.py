@@ -1,11 +1,11 @@
 """The right of each instance to vote: *hello, loss, lag, time → the state of a member*.
 
 Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md: `VOTING` is
-`Final`, as machine code reads a constant faster than a member of an enum.
+`Final`, because machine code reads a constant faster than a member of an enum.
 
 Rules (the Redlock text's *delayed restart*, done by the client): an instance that may have
 forgotten locks abstains until all of them have expired. This takes max_ttl + drift from the moment
-when the client notices it. The client notices it by another identity in the handshake, or on an
+when the client notices the loss. The client notices it by a new identity in the handshake, or on an
 open connection (engine/amnesia.py). The README's table has the abstention for each policy
 (`rejoin`). An abstaining instance gets no SETs, but it gets other commands. An instance over its
 lag cap gets no SETs until it has caught up. An instance that is down is tried again with back-off.
@@ -25,8 +25,8 @@ FIRST_BACKOFF_NS = 50 * NS_PER_MS
 LONGEST_BACKOFF_NS = 2 * NS_PER_S
 ASK_EVERY_NS = NS_PER_S
 
-# The value for a server whose INFO has no statistics of commands, or statistics that are too long
-# to read again and again.
+# The value for a server that does not count swaps in its INFO, or whose statistics of commands are
+# too long to read again and again.
 NOT_COUNTED: Final = -1
 
 # Longer statistics are not read. A reply of twice as many bytes would end the connection.
@@ -81,12 +81,12 @@ class Hello:
 
     `uptime_s` ≥ 0 is in s. `server` is a text such as `valkey 9.1.2`. `run_id` identifies the run
     of the server, and `identity` is the kind of this value. `replid` is the replication id, or ""
-    if there is none. `started_s` is the start on some clock, in s. It is compared only if the
-    identity is the process. `was_replica` is True if it was a replica since its start. `tells` is
-    True if it reports a flush on the connection. Otherwise the client asks it every second. `hears`
-    is True if messages of other processes come on the connection (handoff.py). `swaps` is the
-    number of database swaps since its start, or since a reset of its statistics. It is NOT_COUNTED
-    if the server does not count.
+    if there is none. `started_s` is the start of the server on some clock, in s. It is compared
+    only if the identity is the process. `was_replica` is True if the server was a replica since its
+    start. `tells` is True if the server reports a flush on the connection. Otherwise the client
+    asks the server every second. `hears` is True if messages of other processes come on the
+    connection (handoff.py). `swaps` is the number of database swaps since the start of the server,
+    or since a reset of its statistics. It is NOT_COUNTED if the server does not count swaps.
     """
 
     run_id: str
@@ -125,8 +125,8 @@ def fields_of(info: bytes | str) -> dict[str, str]:
 def swaps_of(info: bytes | str) -> int:
     """The number of database swaps of a server, from its INFO commandstats.
 
-    It is NOT_COUNTED if the server does not count. Failed calls do not count, because they swapped
-    nothing. A server lists a command only after the command's first call.
+    It is NOT_COUNTED if the server does not count swaps. Failed calls do not count, because they
+    swapped nothing. A server lists a command only after the command's first call.
     """
     if len(info) > LONGEST_STATISTICS:
         return NOT_COUNTED
@@ -141,7 +141,7 @@ def swaps_of(info: bytes | str) -> int:
 def identity_of(fields: Mapping[str, str], now_s: float) -> tuple[IdentityKind, str, float] | None:
     """The identity of a server from its INFO, as (kind, value, start in s).
 
-    It is None if INFO has no identity. `now_s` may be a reading of any clock.
+    The result is None if INFO has no identity. `now_s` may be a reading of any clock.
     """
     for kind in (IdentityKind.RUN_ID, IdentityKind.REPLICATION_ID):
         if value := fields.get(kind.value):
@@ -154,14 +154,14 @@ def identity_of(fields: Mapping[str, str], now_s: float) -> tuple[IdentityKind, 
 
 
 def forgotten_ns(rejoin: Rejoin, max_ttl_ms: int, drift_factor: float) -> int:
-    """The abstention (ns) of an instance that may have just forgotten locks."""
+    """The duration (ns) for which an instance abstains after it may have forgotten locks."""
     return 0 if rejoin == "trust" else max_ttl_ms * NS_PER_MS + drift_ns(max_ttl_ms, drift_factor)
 
 
 def abstention_ns(
     hello: Hello, earlier: Hello | None, rejoin: Rejoin, max_ttl_ms: int, drift_factor: float
 ) -> int:
-    """The abstention, in ns from now, of an instance that has just connected; 0 for none.
+    """The duration (ns) for which a newly connected instance abstains, or 0 if it votes at once.
 
     `earlier` is the instance's hello on its previous connection.
     """
@@ -174,7 +174,7 @@ def abstention_ns(
 
 
 class Membership:
-    """The state of one instance, and its next times.
+    """The state of one instance, and the times of its next changes.
 
     `until_ns` ends an abstention. At `retry_ns` the client tries a lost instance again. At `ask_ns`
     the client asks a connected instance for its replication id, if the instance sends no pushes.
@@ -202,7 +202,7 @@ class Membership:
         self.connecting = False
 
     def joined(self, hello: Hello, abstention: int, now_ns: int) -> None:
-        """The instance is connected. It votes at once, or after `abstention` ns."""
+        """Note that the instance is connected. It votes at once, or after `abstention` ns."""
         earlier = self.hello
         self.hello = hello
         self.ask_ns = FAR_FUTURE_NS if hello.tells else now_ns + ASK_EVERY_NS
@@ -221,7 +221,7 @@ class Membership:
         self.reason = f"{why}: {MUST_EXPIRE}" if still_abstaining > now_ns else ""
 
     def lost(self, reason: str, now_ns: int, *, refused: bool = False) -> None:
-        """The instance is not connected (any more), or must not take part.
+        """Note that the instance is not connected (any more), or that it must not take part.
 
         The client tries it again after a back-off. The back-off doubles up to 2 s.
         """
@@ -233,7 +233,7 @@ class Membership:
         self.backoff_ns = min(2 * self.backoff_ns, LONGEST_BACKOFF_NS)
 
     def forgot(self, why: str, abstention: int, now_ns: int) -> None:
-        """The instance may have forgotten locks while it was connected."""
+        """Note that the instance may have forgotten locks while it was connected."""
         until_ns = max(self.until_ns, now_ns + abstention)
         self.state = State.ABSTAINING
         self.until_ns = until_ns
@@ -241,23 +241,23 @@ class Membership:
 
     @property
     def is_connected(self) -> bool:
-        """True while it has a connection."""
+        """True while the instance has a connection."""
         return self.state not in _UNCONNECTED
 
     def lagged(self, reason: str) -> None:
-        """The instance is over the lag cap, so its votes are ABSENT until it has caught up."""
+        """Note that the instance is over the lag cap. Its votes are ABSENT until it catches up."""
         if self.state is State.VOTING:
             self.state = State.LAGGING
             self.reason = reason
 
     def caught_up(self) -> None:
-        """The instance has answered all commands, so a lagging instance votes again."""
+        """Let a lagging instance vote again, because it has answered all commands."""
         if self.state is State.LAGGING:
             self.state = State.VOTING
             self.reason = ""
 
     def abstained(self, now_ns: int) -> bool:
-        """True when its abstention has just ended and it votes again."""
+        """True once when the abstention has ended, and the instance votes again."""
         if self.state is not State.ABSTAINING or now_ns < self.until_ns:
             return False
         self.state = State.VOTING
@@ -273,7 +273,7 @@ class Membership:
 
     @property
     def next_ns(self) -> int:
-        """The time of the next check, attempt to connect, or question (ns), or FAR_FUTURE_NS."""
+        """The next time (ns) for a check, a new connection, or a question, or FAR_FUTURE_NS."""
         state = self.state
         if state is VOTING:
             return self.ask_ns
@@ -287,7 +287,7 @@ def twin_of(members: Sequence[Membership], index: int, hello: Hello) -> int | No
 
     One server must not vote twice.
     """
-    # Processes of two machines may have the same number, so this identity proves nothing.
+    # Processes of two machines may have the same number, so a process number proves nothing.
     if hello.identity is IdentityKind.PROCESS:
         return None
     for other, member in enumerate(members):

@@ -4,8 +4,8 @@ Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.m
 the hot paths are constants, and `Lease` is a plain class with slots.
 
 Rules: facts are immutable. A `Lease` is a plain class with slots that is written once. Hot paths
-make leases, and a frozen dataclass would cost four times as much. Times are integers in ns of
-CLOCK_MONOTONIC. The words are those of the README's vocabulary.
+make leases, and a lease as a frozen dataclass would cost four times as much. Times are integers in
+ns of CLOCK_MONOTONIC. The words are those of the README's vocabulary.
 """
 
 from collections.abc import Mapping, Sequence
@@ -33,9 +33,9 @@ class Outcome(Enum):
     """The result of an acquire, an extension or a release.
 
     ACQUIRED, EXTENDED and RELEASED are successes. CONTENDED means that a quorum refused. SPLIT_VOTE
-    means that the attempt cannot win, and saw no other quorum. UNREACHABLE means that a quorum is
-    impossible. TOO_LATE means that a quorum granted, but the validity was used up. GONE means that
-    the lease is no longer ours.
+    means that the attempt cannot win, and that it saw no quorum of refusals. UNREACHABLE means that
+    a quorum is impossible. TOO_LATE means that a quorum granted, but the validity was used up. GONE
+    means that the lease is no longer ours.
     """
 
     ACQUIRED = "acquired"
@@ -78,7 +78,7 @@ class Tally(NamedTuple):
 
 
 class Counted:
-    """The base of a round's counts. While votes are missing, `undecided` is above 0."""
+    """The base class of a round's counts. While votes are missing, `undecided` is above 0."""
 
     __slots__ = ("undecided",)
     undecided: int
@@ -90,7 +90,7 @@ class Counted:
 
 
 class Closed(Counted):
-    """A round whose votes are final. A recipe without rounds gives it to its `Lease`."""
+    """A round whose votes are final. A recipe without rounds gives such a round to its `Lease`."""
 
     __slots__ = ("_tally",)
 
@@ -153,7 +153,7 @@ class Lease:
 
     @property
     def is_open(self) -> bool:
-        """True while replies to the winning round may still arrive and count."""
+        """True while more replies to the winning round may arrive and count."""
         return self.round.undecided != 0
 
     @property
@@ -170,10 +170,10 @@ class Lease:
 
 @dataclass(frozen=True, slots=True)
 class Denied:
-    """An operation that did not get (or keep) the lock, with its outcome.
+    """The result of an operation that did not get (or keep) the lock, with its outcome.
 
-    It is false in a boolean test, and a `Lease` is true. `started_ns` and `ended_ns` are the start
-    and the end of the whole operation. `lost_ns` has the start of each attempt that was sent.
+    In a boolean test a `Denied` is false and a `Lease` is true. `started_ns` and `ended_ns` are the
+    start and the end of the whole operation. `lost_ns` has the start of each attempt that was sent.
     `round` is the last attempt, and some of its votes may still be missing. It is None for a recipe
     without rounds.
 
@@ -202,8 +202,8 @@ class InstanceStatus:
     `state` is one of five. `voting` is normal. `abstaining` means that it re-joined and that its
     votes are not safe yet. `lagging` means that it is over the lag cap and gets no SETs. `down`
     means that it is not connected. `refused` means that it must not take part, for the `reason`.
-    `address` has no secret. Counts run since `connect`. They leave out the regular readings of the
-    number of swaps (membership.py).
+    `address` has no secret. Counts run since `connect`. The regular readings of the number of swaps
+    (membership.py) are not in these counts.
     """
 
     index: int

@@ -1,7 +1,7 @@
 """Votes into outcomes: *counts of votes, N, q → the name of a round, and when it is fixed*.
 
-Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md. None of them
-matters here, because all functions work on numbers.
+Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md. None of these
+rules matters here, because all functions work on numbers.
 
 Rules, with q = N // 2 + 1 of the *configured* instances, in this order: granted ≥ q → ACQUIRED
 (TOO_LATE once validity ≤ 0) · refused ≥ q → CONTENDED · granted + refused < q → UNREACHABLE · else
@@ -15,7 +15,7 @@ from lockcore.facts.model import Outcome
 def quorum_of(instances: int) -> int:
     """The number of votes that win, out of `instances` ≥ 1 configured instances.
 
-    Instances that do not answer count, too.
+    Instances that do not answer are included in `instances`.
 
     >>> [quorum_of(instances) for instances in (1, 2, 3, 4, 5)]
     [1, 2, 2, 3, 3]
