@@ -27,7 +27,7 @@ class Observer(Protocol):
         return
 
     def ended(self, resource: str, result: Lease | Denied | None, started_ns: int) -> None:
-        """An acquire that began at `started_ns` is over. The result is None if it raised."""
+        """Note that an acquire from `started_ns` has ended. `result` is None if it raised."""
         return
 
     def released(self, lease: Lease, outcome: Outcome, started_ns: int) -> None:

@@ -170,7 +170,7 @@ class _AnyRedlock(Generic[D]):
         return self._driver.engine.retired or self._driver.engine.foreign
 
     def observe_every(self, every: int) -> None:
-        """From now on observe one acquire in `every` (≥ 1, else ValueError or TypeError)."""
+        """Observe one acquire in `every` ≥ 1 from now on. Raises ValueError or TypeError."""
         check_whole("observe_every", every, 1, MOST_UNOBSERVED)
         self._driver.engine.observe_every = every
 

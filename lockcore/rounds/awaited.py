@@ -35,9 +35,8 @@ MOST_KINDS: Final = 32
 class Traffic:
     """The traffic with one instance since `connect`, over all of its connections.
 
-    `aside` counts the commands, sent bytes and received bytes of swap readings (amnesia.py). The
-    number of these readings depends on the clock and not on the number of locks. There are at most
-    four a second.
+    `aside` counts the commands, sent bytes and received bytes of swap readings (amnesia.py). At
+    most four readings a second are made, however many locks are taken.
     """
 
     __slots__ = (
@@ -90,7 +89,7 @@ class InstancePipe:
         self.awaited += 1
 
     def skip(self, replies: int) -> None:
-        """Do not await the next `replies` replies any more.
+        """Stop awaiting the next `replies` replies.
 
         The caller of this method reports to the rounds that awaited them.
         """
@@ -103,17 +102,17 @@ class InstancePipe:
         return bool(self.pending) and self.pending[0].started_ns <= started_ns
 
     def void_sets(self) -> None:
-        """The instance has forgotten locks, so its open SETs become SILENT."""
+        """Make the open SETs of the instance SILENT, because it has forgotten locks."""
 
     def count_late(self) -> None:
         """Count one more reply that came after its round closed."""
         self.traffic.late_replies += 1
 
     def count_error(self, kind: str) -> None:
-        """Count one more vote that was lost to `kind`.
+        """Count one more vote that was lost for the reason `kind`.
 
-        The kind is an error reply's first word, TIMEOUT, CLOSED or FORGOT. Each instance may have
-        MOST_KINDS different words. Further words count as OTHER.
+        The reason is the first word of an error reply, TIMEOUT, CLOSED or FORGOT. Each instance may
+        have MOST_KINDS different words. Further words count as OTHER.
         """
         errors = self.traffic.errors
         if kind not in errors and len(errors) >= MOST_KINDS:
@@ -125,8 +124,8 @@ class InstancePipe:
     def set_aside(self, commands: int, sent_bytes: int, received_bytes: int) -> None:
         """Mark a part of the traffic as a swap reading (amnesia.py), so it is no cost of locks.
 
-        The status leaves this part out. Otherwise the cost of a lock would depend on the rate of
-        locks.
+        An `InstanceStatus` does not count this part. Otherwise the cost of a lock would depend on
+        the rate of locks.
         """
         aside = self.traffic.aside
         aside[0] += commands
@@ -145,14 +144,14 @@ class Awaited(Protocol):
         """Take the reply of an instance."""
 
     def silence(self, pipe: InstancePipe) -> None:
-        """The connection broke before the instance replied."""
+        """Note that the connection broke before the instance replied."""
 
 
 class Settled(Counted):
     """An object that a caller waits for.
 
-    `outcome` is None until it is settled. The shell uses `waiter` to wake the caller. It is None if
-    no caller waits (any more).
+    `outcome` is None until the object is settled. The shell uses `waiter` to wake the caller.
+    `waiter` is None if no caller waits (any more).
     """
 
     __slots__ = ("outcome", "waiter")
@@ -209,7 +208,7 @@ class Core:
 def next_waiter(engine: Core) -> Any:
     """The waiter to wake now. None if no caller waits.
 
-    Waiters come in the order of `ready`, with the entries that are added meanwhile.
+    Waiters come in the order of `ready`. This includes entries that are added meanwhile.
     """
     ready = engine.ready
     woken = engine.woken
@@ -236,7 +235,7 @@ def hand_out(engine: Core, wake: Callable[[Any], object]) -> None:
 
 
 class Asked:
-    """A question outside of rounds. Its reply goes to `listener`.
+    """A question that belongs to no round. Its reply goes to `listener`.
 
     If the connection breaks before the reply, `listener` is not called.
     """
@@ -258,14 +257,14 @@ class Asked:
 
 
 class Scripted(Awaited, Protocol):
-    """A command that may be a script. An instance may have forgotten the script."""
+    """A command that may be a script, which an instance may have forgotten."""
 
     @property
     def source(self) -> bytes:
         """The script in full."""
 
     def last_reply(self, reply: object, pipe: InstancePipe) -> None:
-        """Take the answer to its source. The script is not sent again."""
+        """Take the answer to the script that was sent in full. The script is not sent again."""
 
 
 class SentAgain:
@@ -286,5 +285,5 @@ class SentAgain:
         self.awaited.last_reply(reply, pipe)
 
     def silence(self, pipe: InstancePipe) -> None:
-        """The connection broke. Pass this on to `awaited`."""
+        """Pass the loss of the connection on to `awaited`."""
         self.awaited.silence(pipe)

@@ -27,15 +27,15 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 
-# A TTL in use has one `Terms` object, so other code can compare terms by identity. A batch notes a
-# timeout only if the terms differ from the terms of the command before (`Engine.submit`). The hot
+# Each TTL in use has one `Terms` object, so other code can compare terms by identity. A batch notes
+# a timeout only if the terms differ from the terms of the command before (`Engine.submit`). The hot
 # paths of greenlets and tasks check a TTL only if it is not the same object as the TTL before
 # (arguments.py, `NO_WAIT`).
 class Terms:
     """The values that follow from one TTL, computed once.
 
-    `usable_ns` is TTL − drift, `timeout_ns` the timeout per instance. `set_head` and `set_tail`
-    stand around the claim in its SET.
+    `usable_ns` is TTL − drift. `timeout_ns` is the timeout per instance. In a SET, `set_head`
+    stands before the claim and `set_tail` behind it.
     """
 
     __slots__ = ("set_head", "set_tail", "timeout_ns", "ttl_ms", "usable_ns")
@@ -87,7 +87,7 @@ class Claims:
         self.process = secrets.token_urlsafe(17)[:22].encode()
         self.prefix = settings.key_prefix.encode()
         self._heads = [self._head(length) for length in range(_LENGTHS)]
-        # The thousand of this middle, and the bytes between key and ending.
+        # The number of the present thousand, and the bytes between the key and the ending.
         self._middle = (-1, b"")
 
     def terms(self, ttl_ms: int) -> Terms:
@@ -126,8 +126,7 @@ class Claims:
     def _head(self, length: int) -> bytes:
         """The bytes before a resource of `length` bytes. Raises ValueError if the key is too long.
 
-        Only a resource without a prepared head can be too long, so the check costs other resources
-        nothing.
+        A resource with a prepared head is never too long, so it needs no check.
         """
         check_key(len(self.prefix) + length)
         return b"$%d\r\n%b" % (len(self.prefix) + length, self.prefix)

@@ -22,7 +22,7 @@ from lockcore.rounds.resp import bulk
 # An owner token is 22 random characters (132 bits) and 15 digits of a counter.
 OWNER_TOKEN_BYTES: Final = 37
 
-# The counter begins here, so it has 15 digits for 285 years at 100,000 attempts/s.
+# The counter begins with this number. So it has 15 digits for 285 years at 100,000 attempts/s.
 FIRST_NUMBER: Final = 10**14
 
 
@@ -87,7 +87,7 @@ _ENCODE_RELEASE: dict[str, Encode] = {
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """The commands that an instance understands.
+    """The forms of the commands that an instance understands.
 
     For a release this is delex, delifeq or evalsha. For an extension it is SET … IFEQ or a script.
     """

@@ -26,12 +26,13 @@ T = TypeVar("T")
 FEWEST: Final = 64
 
 
-# A heap in which the entry of a finished thing stays, because its removal would need a search. The
-# heap skips such an entry when its time comes. Once the heap has doubled, it drops all of them
-# together. So at most half of the entries, and 64 more, belong to finished things. Each entry has a
-# number, so two entries with the same time compare without a comparison of their things. `act` is
-# called before the entry is popped, so after an interrupt in `act` the entry is still there. The
-# pop checks the number, because `act` may have added an entry in front.
+# This is a heap. The entry of a finished thing stays in the heap, because its removal would need a
+# search. The heap skips such an entry when its time comes. Once the number of entries has doubled,
+# the heap drops all entries of finished things together. So at most half of the entries, and 64
+# more, belong to finished things. Each entry has a number. So the heap compares the numbers, and
+# never the things, of two entries with the same time. `act` is called before the entry is popped,
+# so after an interrupt in `act` the entry is still there. The pop checks the number, because `act`
+# may have added an entry in front.
 class Timetable(Generic[T]):
     """Things, ordered by their times.
 
@@ -51,7 +52,7 @@ class Timetable(Generic[T]):
 
     @property
     def next_ns(self) -> int:
-        """The first time in the table. Before it, nothing is due."""
+        """The first time in the table. Nothing is due before this time."""
         entries = self._entries
         return entries[0][0] if entries else FAR_FUTURE_NS
 
@@ -76,7 +77,7 @@ class Timetable(Generic[T]):
 class Deadlines:
     """The timeouts of all open rounds.
 
-    `due_ns` is the latest time for the next check. The check may then find nothing to do.
+    `due_ns` is the latest time for the next check. This check may find nothing to do.
     """
 
     __slots__ = ("_batches", "_singles", "due_ns")
@@ -88,7 +89,7 @@ class Deadlines:
         self._singles: Timetable[Round] = Timetable(lambda _, round_: _is_open(round_))
 
     def wake(self, due_ns: int) -> None:
-        """Have the next check at `due_ns` at the latest, for another reason."""
+        """Make the next check happen at `due_ns` at the latest."""
         self.due_ns = min(self.due_ns, due_ns)
 
     def watch_batch(self, rounds: list[Part], sent_ns: int, shortest_ns: int) -> None:
@@ -101,17 +102,18 @@ class Deadlines:
         self.due_ns = min(self.due_ns, due_ns)
 
     def watch(self, round_: Round, sent_ns: int) -> None:
-        """A round was sent to some instances only."""
+        """Watch a round that was sent at `sent_ns` to some instances only."""
         due_ns = _due_ns(sent_ns, round_.started_ns, round_.terms.timeout_ns)
         if isinstance(round_, ExtendRound):
-            # After the lease's end an answer cannot extend it, so the round ends by then.
+            # An answer after the end of the lease cannot extend the lease, so the round ends by
+            # then.
             round_.timeout_due_ns = due_ns
             due_ns = round_.due_ns
         self._singles.add(due_ns, round_)
         self.wake(due_ns)
 
     def _expire(self, round_: Round, now_ns: int) -> None:
-        """Expire a round, unless an extended lease has moved its end."""
+        """Expire a round, unless an extension of its lease has moved the end of the round."""
         if isinstance(round_, ExtendRound) and round_.due_ns > now_ns:
             self._singles.add(round_.due_ns, round_)
         else:
@@ -148,9 +150,9 @@ class Deadlines:
 
 
 def _is_open(round_: Part) -> bool:
-    """True while votes are undecided.
+    """True while the round has undecided votes or no outcome.
 
-    Also True if an interrupt came between the last vote and its judgement.
+    An interrupt between the last vote and its judgement leaves a round without an outcome.
     """
     return round_.undecided != 0 or round_.outcome is None
 

@@ -5,10 +5,10 @@ Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.m
 slots.
 
 Rules (docs/lockcore/rounds.md): a flight counts its rounds while every answer is a success. If an
-instance gives a round another answer, this round is set *apart*. From then on the round counts its
-own replies (rounds.py), and the flight goes on with the other rounds. A timeout or a broken
-connection dissolves the flight. Then each round goes on with its count so far. All three ways give
-the same votes, and tests compare them side by side.
+instance gives a round another answer, the flight sets this round *apart*. From then on the round
+counts its own replies (rounds.py), and the flight goes on with the other rounds. A timeout or a
+broken connection dissolves the flight. Then each round goes on with its count so far. The votes are
+the same in a flight, apart and after a flight, and tests compare these three ways.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from lockcore.rounds.awaited import Asked, Core, InstancePipe, Settled
 from lockcore.rounds.commands import COMPARE_AND_DELETE_MANY
 from lockcore.rounds.resp import TRANSIENT, error_kind, request
 
-# In a batch of fewer rounds than this, each round counts its own replies, because a flight would
-# cost more than it saves.
+# In a batch of fewer rounds than this, a flight would cost more than it saves. So each round counts
+# its own replies.
 SMALLEST: Final = 4  # rounds
 
 # If more than one round in this many is apart, the flight is dissolved. Then it is cheaper if each
@@ -49,22 +49,23 @@ class InFlight(Settled):
         """Count the reply of one instance."""
 
     def silence(self, pipe: InstancePipe) -> None:
-        """The connection broke before the instance answered."""
+        """Note that the connection broke before the instance answered."""
 
     def send_alone(self, pipe: InstancePipe) -> None:
-        """The merged call that carried the round failed as a whole, so send the round alone."""
+        """Send the round alone, because the merged call with this round failed as a whole."""
 
 
 def _no_answer(success: bytes) -> bytes:
-    """A line with the length of `success` that no instance sends."""
+    """A line as long as `success` that no instance ever sends."""
     return b"?" * (len(success) - 1) + b"\n"
 
 
 # The trick of a flight is that a comparison of bytes counts replies. Redis answers a connection's
 # commands in order. So if all goes well, an instance answers the whole batch with exactly the bytes
 # `expected`: `+OK` for each SET, `:1` for each release. N instances × R rounds then cost N
-# comparisons of bytes, and nothing is parsed. Meanwhile the rounds' own counts do not change, and
-# `round_.flight` is set. The counts are computed from `done` on demand, or when the flight is over.
+# comparisons of bytes, and nothing is parsed. During the flight, `round_.flight` is set and the
+# rounds' own counts do not change. The counts are computed from `done` on demand, or when the
+# flight is over.
 #
 # At the place of a round that is apart, `expected` has a line that no instance sends. So the
 # comparison ends there, and the reply goes to the round.
@@ -76,10 +77,10 @@ def _no_answer(success: bytes) -> bytes:
 class Flight:
     """The rounds of one batch, counted together.
 
-    `done[i]` is the number of replies from instance i, or −1 if the batch was not sent to it.
-    `carried` is the number of rounds that a quorum has answered. `apart` has the rounds that count
-    their own replies. `open` is the number of instances that have not finished. It is also 0 once
-    the flight is dissolved.
+    `done[i]` is the number of replies from instance i, or −1 if the batch was not sent to this
+    instance. `carried` is the number of rounds that a quorum has answered. `apart` has the rounds
+    that count their own replies. `open` is the number of instances that have not sent all replies.
+    It is also 0 once the flight is dissolved.
     """
 
     __slots__ = ("apart", "carried", "done", "engine", "expected", "open", "rounds", "started_ns")
@@ -126,7 +127,7 @@ class Flight:
         return self.rounds[self.done[index]]
 
     def set_apart(self, index: int, start: int) -> None:
-        """The next answer of the instance is not a success, so its round counts for itself now.
+        """Set the instance's next round apart, because the answer to this round is not a success.
 
         The bytes of the success begin at `start` in `expected`.
         """
@@ -154,7 +155,7 @@ class Flight:
             round_.flight = None
 
     def _counts_at(self, index: int) -> tuple[int, int]:
-        """The numbers of instances that have answered a round, and that have not."""
+        """The number of instances that have answered a round, and the number that have not."""
         answered = undecided = 0
         for count in self.done:
             if count > index:
@@ -185,7 +186,7 @@ class Flight:
     def dissolve(self) -> None:
         """Give every round its own counts.
 
-        The flight keeps its place in each connection's queue until its replies are next.
+        The flight keeps its place in the queue of each connection until its replies are due next.
         """
         if not self.open:
             return
@@ -203,10 +204,11 @@ class Flight:
 class MergedReply(InFlight):
     """The header of a merged release's reply. The answers to its `parts` follow line by line.
 
-    The header's line (`*parts`) is compared, and the lines of its parts are read like any other
-    lines. If an error comes instead of a part's line, it concerns only this part. If another reply
-    comes instead of the header, it concerns the whole call, and no part is answered. Then each part
-    is sent again alone. If the instance can do nothing now, the parts are sent later (owed.py).
+    The flight compares the header's line (`*parts`), and the lines of the parts are read like any
+    other lines. If an error comes instead of a part's line, this error concerns only this part. If
+    another reply comes instead of the header, this reply concerns the whole call, and no part is
+    answered. Then each part is sent again alone. If the instance can do nothing now, the parts are
+    sent later (owed.py).
     """
 
     __slots__ = ("engine", "parts", "success")

@@ -5,25 +5,27 @@ numbers that are `Final`, and no slice of bytes may end before it begins.
 
 Rules: bytes are read, never changed. The parser (hiredis) gets a reply only once the reply is
 whole. So the parser never allocates memory for a length that a header only announces. For example,
-a list of 10⁹ is refused after the 13 bytes of its header. This file also refuses other forms that
-no valid reply to this library has: streamed types, attributes, signs and leading zeros in a length,
-and lists that are nested too deeply. A reply that is too long ends its connection, except for a
-message that another client published. Such a message is skipped. Source: the specification of RESP2
-and RESP3.
+a list of 10⁹ replies is refused after the 13 bytes of its header. This file also refuses other
+forms that no valid reply to this library has: streamed types, attributes, signs and leading zeros
+in a length, and lists that are nested too deeply. A reply that is too long ends its connection,
+except for a message that another client published. Such a message is skipped. Source: the
+specification of RESP2 and RESP3.
 """
 
 from typing import Final
 
 from lockcore.errors import ProtocolError
 
-# The longest reply of a healthy server is its INFO commandstats. Beyond LONGEST_STATISTICS, which
-# is half of this, lockcore asks for it no more (facts/membership.py).
+# The longest reply of a healthy server is its INFO commandstats. If this reply is longer than
+# LONGEST_STATISTICS, lockcore does not ask for it again (facts/membership.py). LONGEST_STATISTICS
+# is half of the limit here.
 LONGEST_REPLY: Final = 1 << 16  # bytes
 
-# A server drops a subscriber if it must keep more bytes for this subscriber (Redis: 32 MiB).
+# The longest message. If a server must keep more bytes for a subscriber, it drops the subscriber
+# (Redis: 32 MiB).
 LONGEST_MESSAGE: Final = 1 << 25  # bytes
 
-# This is `_\r\n`.
+# The shortest reply, which is `_\r\n`.
 SHORTEST_REPLY: Final = 3  # bytes
 
 # Lists may be nested this deep.
@@ -60,7 +62,7 @@ class Framing:
         self._read = 0
 
     def restart(self) -> None:
-        """Begin anew, because other code has read the present reply."""
+        """Start with the next reply, because other code has read the present reply."""
         if self._read:
             self._open = [1]
             self._read = 0
@@ -69,8 +71,8 @@ class Framing:
         """The end of the reply that begins at `start`, or NOT_WHOLE while bytes are missing.
 
         After NOT_WHOLE, the next call must bring the same reply from its beginning, with more bytes
-        behind it. For a message longer than LONGEST_REPLY, the end is returned as soon as the
-        length has come. This end may lie behind the data. Raises ProtocolError.
+        at the end. For a message longer than LONGEST_REPLY, the end is returned as soon as the
+        length has come. This end may be beyond the bytes in `data`. Raises ProtocolError.
         """
         at = start + self._read
         while self._open:
@@ -127,7 +129,7 @@ class Framing:
     def _check_text(self, data: bytes, start: int, stop: int) -> None:
         """Check that a text is not too long.
 
-        It ends at `stop`. If it is the last part of a message, it may be longer, and is skipped.
+        The text ends at `stop`. The last part of a message may be longer, and is then skipped.
         """
         left = sum(self._open) - 1
         if (

@@ -3,12 +3,12 @@
 Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md: a constant is
 `Final`, and `OwedRelease` has slots and no instance dictionary.
 
-Rules: an owed release is a release that an instance did not take. It is owed until its key is gone,
-and this takes max_ttl + drift. The time runs from the failure of the release, not from its request.
-The reason is that a delay of this process may make a SET leave long after it was made. No round
-counts an owed release. A new connection gets all owed releases at once. On an open connection one
-release is sent as a test after a pause. The pause begins at 50 ms and doubles up to 2 s. Once the
-instance takes the test release, the other releases follow.
+Rules: an owed release is a release that an instance did not take. It is owed until its key has
+expired, at most max_ttl + drift after the failure of the release. This time does not start at the
+request of the release, because a delay of this process may make a SET leave late. No round counts
+an owed release. A new connection gets all owed releases at once. On an open connection one release
+is sent as a test after a pause. The pause begins at 50 ms and doubles up to 2 s. Once the instance
+takes the test release, the other releases follow.
 """
 
 from __future__ import annotations
@@ -66,10 +66,10 @@ def is_owed(reply: object) -> bool:
 
 
 class OwedRelease:
-    """An owed release, on its way or waiting.
+    """An owed release, which is on its way or waits.
 
-    `claim` is its key and owner token. `started_ns` is the time when it was last sent. From
-    `until_ns` on it is no longer owed.
+    `claim` is its key and owner token. `started_ns` is the time when it was last sent. It is owed
+    until `until_ns`.
     """
 
     __slots__ = ("claim", "debts", "started_ns", "until_ns")
@@ -105,19 +105,20 @@ class OwedRelease:
         self.debts.answered(self, put_off=put_off)
 
     def silence(self, pipe: InstancePipe) -> None:
-        """The connection broke before the reply."""
+        """Put the release off, because the connection broke before the reply."""
         self.debts.lost(self)
 
 
-# How owed releases are sent. Without its release, a key stays until its TTL ends, and every caller
-# for the key waits. But if an instance cannot take one release, it usually cannot take the others
-# either. It is loading, or out of memory, or somebody changed its ACL. If all releases were sent
-# again and again, they would flood a sick server. So one release is sent as a test, after a pause
-# that doubles. Once the instance takes it, the other releases follow. `_under_way` counts releases
-# that were sent and not answered. Only the last answer decides the next step, so no error among
-# many answers is missed. The age of a debt counts from the failure of the release. An earlier
-# version counted from the request of the release. But the SET could leave later than that, so the
-# key could outlive the debt. The explorer found this in schedule 3,343 of seed 1.
+# This is how owed releases are sent. Without its release, a key stays until its TTL ends, and every
+# caller for the key waits. But if an instance cannot take one release, it usually cannot take the
+# others either. For example, it is loading, it is out of memory, or somebody has changed its ACL.
+# If all releases were sent again and again, they would flood a sick server. So one release is sent
+# as a test, after a pause that doubles. Once the instance takes it, the other releases follow.
+# `_under_way` counts releases that were sent and not answered. Only the last answer decides the
+# next step, so no error among many answers is missed. The age of a debt counts from the failure of
+# the release. An earlier version counted from the request of the release. But the SET could leave
+# after this request, so the key could outlive the debt. The explorer found this in schedule 3,343
+# of seed 1.
 class Debts:
     """The owed releases of one instance.
 
@@ -167,7 +168,7 @@ class Debts:
         self._waiting = deque(waiting, MOST)
 
     def connected(self, now_ns: int) -> None:
-        """There is a new connection, so send all owed releases."""
+        """Send all owed releases on a new connection."""
         self._under_way = 0
         self._put_off = False
         self.due_ns = FAR_FUTURE_NS
@@ -179,7 +180,7 @@ class Debts:
             self._send(now_ns)
 
     def tick(self, now_ns: int) -> None:
-        """Send one release as a test, if it is time."""
+        """Send one release as a test, if a test is due."""
         if self.due_ns <= now_ns:
             self.due_ns = FAR_FUTURE_NS
             self.forget(now_ns)
@@ -189,7 +190,8 @@ class Debts:
     def _send(self, now_ns: int) -> None:
         owed = self._waiting.popleft()
         if now_ns < owed.until_ns:
-            # The age of a connection's oldest command is its lag, so this is not the SET's start.
+            # The lag of a connection is the age of its oldest command, so this is not the SET's
+            # start.
             owed.started_ns = now_ns
             self._under_way += 1
             encode = self.pipe.dialect.encode_release
@@ -201,7 +203,7 @@ class Debts:
         self._wake(self.due_ns)
 
     def lost(self, owed: OwedRelease) -> None:
-        """The connection of a release broke, so the release waits for the next connection."""
+        """Keep a release for the next connection, because its connection broke."""
         self._under_way -= 1
         self._waiting.append(owed)
 

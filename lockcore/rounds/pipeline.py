@@ -1,4 +1,4 @@
-"""One connection's order: *commands out, replies in → each reply to the round that awaits it*.
+"""The order of one connection: *commands out, replies in → each reply to the round that awaits it*.
 
 Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md: a constant is
 `Final`, and the classes on hot paths have slots.
@@ -27,8 +27,8 @@ class Pipeline(InstancePipe):
     """The commands in flight to one instance, over all its connections one after the other.
 
     `matched` is the number of bytes that have come for the oldest flight. `backlog` is the number
-    of bytes that the socket did not take at the last send. `heard` is called with a message and the
-    index of the instance that brought the message.
+    of bytes that the socket did not take at the last send. `heard` is called with each message and
+    the index of the instance that brought the message.
     """
 
     __slots__ = (
@@ -52,14 +52,15 @@ class Pipeline(InstancePipe):
         self.matched = 0
         self.backlog = 0
         self.replies = Replies(address)
-        # The bytes of whole replies at the last look, and the time when this number was new.
+        # The number of bytes in whole replies at the last check, and the time when this number was
+        # new.
         self._progress: int | None = None
         self._looked_ns = 0
 
     # -- out ---------------------------------------------------------------------------------------
 
     def open(self, transmit: Transmit, dialect: Dialect) -> None:
-        """Begin with a new connection, empty in both directions."""
+        """Use a new connection, with no bytes in either direction."""
         self.transmit = transmit
         self.dialect = dialect
         self.replies.begin()
@@ -67,7 +68,7 @@ class Pipeline(InstancePipe):
         self._looked_ns = 0
 
     def break_off(self) -> list[Awaited]:
-        """The connection is gone. Returns the receivers of its open replies, oldest first."""
+        """Drop the connection. Returns the receivers of its open replies, oldest first."""
         losses = self._take_pending()
         self.queue.clear()
         self.awaited = 0
@@ -88,9 +89,9 @@ class Pipeline(InstancePipe):
         return rounds
 
     def void_sets(self) -> None:
-        """The instance has forgotten locks, so its open SETs become SILENT.
+        """Make the open SETs of the instance SILENT, because it has forgotten locks.
 
-        Otherwise it could grant a lock that it has forgotten.
+        Otherwise the instance could grant a lock that it has forgotten.
         """
         awaited = self._take_pending()
         self.pending += [
@@ -184,7 +185,8 @@ class Pipeline(InstancePipe):
         if isinstance(oldest, Flight):
             round_ = oldest.next_of(self.index)
             if isinstance(round_, MergedReply):
-                # A reply to the whole call answers no part, so the parts wait one by one.
+                # A reply to the whole call answers no part, so each part now waits for a reply of
+                # its own.
                 oldest.dissolve()
                 self._unfold(oldest)
             else:
@@ -213,7 +215,7 @@ class Pipeline(InstancePipe):
     # -- state -------------------------------------------------------------------------------------
 
     def over_size(self) -> str:
-        """Why it lags by unanswered commands or untaken bytes. Empty if it does not lag."""
+        """The reason if it lags by unanswered commands or untaken bytes, or "" if it does not."""
         if self.awaited > self._cap.operations:
             return f"{self.awaited:,} commands not answered, more than {self._cap.operations:,}"
         if self.backlog > self._cap.bytes:
@@ -221,7 +223,7 @@ class Pipeline(InstancePipe):
         return ""
 
     def over_age(self, now_ns: int) -> str:
-        """Why it lags by the age of its oldest command. Empty if it does not lag."""
+        """The reason if it lags by the age of its oldest command, or "" if it does not."""
         if self.pending and self.pending[0].started_ns < now_ns - self.lag_ns:
             return f"{self.awaited:,} commands not answered for {self.lag_ns / NS_PER_MS:g} ms"
         return ""
@@ -229,8 +231,8 @@ class Pipeline(InstancePipe):
     def is_silent(self, now_ns: int, limit_ns: int) -> bool:
         """True if it has open commands and has answered none of them for `limit_ns`.
 
-        Each regular call compares the progress with the last call. Only whole replies to commands
-        are progress, not parts of replies or push messages.
+        The caller calls this at regular times. Each call compares the progress with the last call.
+        Whole replies to commands are progress. Parts of replies and push messages are no progress.
         """
         if not self.pending:
             self._progress = None
@@ -243,7 +245,7 @@ class Pipeline(InstancePipe):
         return now_ns - self._looked_ns >= limit_ns
 
     def status(self, member: Membership, owed_releases: int) -> InstanceStatus:
-        """A snapshot of its instance, for people."""
+        """The present status of its instance, for people."""
         hello = member.hello
         traffic = self.traffic
         run_id = server = release_command = ""

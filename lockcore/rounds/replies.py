@@ -19,15 +19,15 @@ from lockcore.errors import ProtocolError
 from lockcore.rounds.framing import LONGEST_REPLY, NOT_WHOLE, PUSH, Framing
 from lockcore.rounds.resp import NOT_YET, UNEXPECTED, error_of, exact_answer, reply_reader
 
-# `_message` only takes a message whose length field, with its line end, has at most this many
-# characters.
+# `_message` takes a message only if the length field of the message, with its line end, has at most
+# this many characters.
 LONGEST_LENGTH: Final = 8  # bytes
 
 # One piece of data may have at most this number of pushes that need the parser. A normal server
 # sends its pushes one by one, and clients' messages do not need the parser. So only a flooding
-# server sends hundreds of other pushes at once. To parse 64 KiB of the smallest pushes would hold
-# the loop for 25 ms (from source 72 ms). That is longer than many an instance timeout, and it would
-# happen in each pass. With this bound such a server loses its connection, and no caller waits.
+# server sends hundreds of other pushes at once. The parsing of 64 KiB of the smallest pushes would
+# hold the loop for 25 ms (from source 72 ms) in each pass. This is longer than many an instance
+# timeout. With the bound, lockcore drops the connection to such a server, and no caller waits.
 MOST_UNASKED: Final = 256
 
 
@@ -78,7 +78,7 @@ class Replies:
         self.begin()
 
     def begin(self) -> None:
-        """There is a new connection."""
+        """Start with the bytes of a new connection."""
         self._data = b""
         self._at = 0
         self._framing = Framing(self._address)
@@ -148,10 +148,10 @@ class Replies:
 
     # A message of the inbox always begins with the same bytes, so a comparison recognises it. Any
     # client may publish, so a flood of messages must not hold the loop. A comparison takes a
-    # quarter of the parser's time (from source 2.0 µs a message instead of 8.5). The parser gets a
-    # length with a leading zero, a text without its line end, and a message that is too long. It
-    # refuses or skips them. Without this method nothing breaks, but a flood of messages costs four
-    # times as much.
+    # quarter of the parser's time (from source 2.0 µs a message instead of 8.5). The slow path
+    # (`_parsed`) gets all other messages, for example with a leading zero in a length, without a
+    # line end, or too long. It refuses or skips such messages. Without this method nothing breaks,
+    # but a flood of messages costs four times as much.
     def _message(self) -> Unasked | None:
         """The next reply, if it is a whole message of the inbox by its first bytes."""
         head = self.message_head
@@ -225,7 +225,7 @@ class Replies:
 
 
 def _lines_in_common(part: bytes, expected: bytes, start: int) -> int:
-    """The number of first bytes of `part` that are also whole lines of `expected[start:]`.
+    """The size of the beginning of `part` that equals whole lines of `expected[start:]`.
 
     A binary search finds the first byte that differs.
     """

@@ -16,11 +16,11 @@ from hiredis import ProtocolError, Reader, ReplyError
 
 UNEXPECTED: Final = "UNEXPECTED"
 
-# This is a separate object, because RESP3's false is a possible value of a reply.
+# NOT_YET is a separate object, because False may be the value of a reply (RESP3).
 NOT_YET: Final = object()
 LONGEST_KIND = 24
 
-# Errors that end without action, or when somebody repairs the server. Nothing was changed.
+# These errors end by themselves, or when somebody repairs the server. The command changed nothing.
 TRANSIENT = frozenset(
     [
         "BUSY",

@@ -3,11 +3,12 @@
 Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md: rounds share base
 classes, each attribute is declared in one class, and a constant is `Final`.
 
-Rules: a round counts each reply exactly once, and replies may come in any order. It is *settled*
-when its outcome can no longer change. It is *closed* when no vote is undecided, because all replies
-are in or the timeout has come. A lost SET round starts its clean-up at once, before its outcome is
-fixed. Replies after the close count as late. `missing` is the quorum minus the grants so far, so
-the vote margin of a closed round is −missing. docs/lockcore/rounds.md has the states of a round.
+Rules: a round counts each reply exactly once, and replies may come in any order. A round is
+*settled* when its outcome can no longer change. A round is *closed* when no vote is undecided,
+because all replies are in or the timeout has come. A lost SET round starts its clean-up at once,
+before its outcome is fixed. Replies after the close count as late. `missing` is the quorum minus
+the grants so far, so the vote margin of a closed round is −missing. docs/lockcore/rounds.md has the
+states of a round.
 """
 
 from __future__ import annotations
