@@ -21,7 +21,7 @@ MOST_UNOBSERVED = 1 << 30
 SILENCE_NS = 2 * NS_PER_S
 MOST_ATTEMPTS = 1 << 40
 
-# After a wait of this many windows, a caller tries again after half the time.
+# The policies `poll` and `push` halve the window after a wait of this many windows.
 OLD: Final = 20
 
 # After this many attempts of one acquire, the window grows. Each further attempt makes the window
@@ -46,14 +46,15 @@ class RetryPolicy:
     `window_ms` ≥ 0 is in ms. `attempts` ≥ 1 is the largest number of rounds. With None, only
     `wait_ms` bounds the number of rounds. `retry_unreachable` also retries when a quorum was
     impossible. Full jitter spreads contenders best. With 20 contenders a fixed delay of 200 ± 50 ms
-    took 152 ms to the first grant, but U(0, 5 ms) took 0.9 ms. The window should be at least five
+    took 152 ms to the first grant, but U(0, 5 ms) took 0.9 ms. Choose a window of at least five
     times the duration of an uncontended acquire.
 
-    The window grows. Each attempt after the 200th makes the window 1 ms longer, up to 250 ms. After
-    200 refusals, the holder keeps the lock for long, so frequent attempts gain little. The first
-    200 attempts last about half a second with the default window, so this does not slow down a hot
-    lock. If a lock becomes free after 8 s, its waiter makes some 370 attempts. The waiter gets the
-    lock within 180 ms, after 60 ms on average. A vain wait of 20 s costs some 480 attempts.
+    The window grows. Each attempt after the 200th makes the window 1 ms longer, up to 250 ms. A
+    holder that has caused 200 refusals keeps the lock for long, so frequent attempts gain little.
+    The first 200 attempts last about half a second with the default window, so this does not slow
+    down a hot lock. If a lock becomes free after 8 s, its waiter has made some 370 attempts. The
+    waiter then gets the lock within 180 ms, and after 60 ms on average. A wait of 20 s without
+    success costs some 480 attempts.
 
     >>> RetryPolicy("sometimes")
     Traceback (most recent call last):
@@ -89,7 +90,7 @@ class RetryPolicy:
     ) -> int | None:
         """The start of the next attempt, in ns, or None for never.
 
-        `random` is uniform in [0, 1). The caller has waited for `age_ns` so far.
+        `random` is uniform in [0, 1). `age_ns` is the time that the caller has waited so far.
         """
         retried = outcome in RETRIED or (self.retry_unreachable and outcome is Outcome.UNREACHABLE)
         if not retried or self.policy == "none" or now_ns >= deadline_ns:

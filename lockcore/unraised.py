@@ -1,8 +1,8 @@
 """Prints an exception that must not reach a caller: *exception, sentence → `sys.unraisablehook`*.
 
-`is_its_own` selects these exceptions. CPython's hook takes only a struct of CPython, and Python
-code cannot make this struct. So this file has CPython make it. If an exception leaves a weak
-reference's callback, CPython gives the exception to the hook. An exception of the hook goes no
+`is_its_own` selects the exceptions that must not reach a caller. CPython's hook takes only a struct
+that Python code cannot make. So this file lets CPython make the struct. If an exception leaves a
+weak reference's callback, CPython gives the exception to the hook. An exception of the hook goes no
 further.
 """
 
@@ -33,8 +33,8 @@ class _Callback:
 def is_its_own(error: BaseException) -> bool:
     """True if the called code has raised `error` itself.
 
-    Otherwise the error may be an interrupt of the caller. An interrupt is a BaseException from a
-    signal's handler, or one that is thrown into a greenlet. asyncio's CancelledError and
+    Otherwise the error may be an interrupt of the caller. An interrupt is a BaseException that
+    comes from a signal's handler or is thrown into a greenlet. asyncio's CancelledError and
     GeneratorExit are not interrupts here. They come only to a suspended task or generator, and code
     within a call is not suspended.
     """

@@ -138,7 +138,7 @@ class Awaited(Protocol):
 
     @property
     def started_ns(self) -> int:
-        """The time of its start. The age of the oldest one is the lag of its connection."""
+        """The time of its start. The lag of a connection is the age of its oldest object."""
 
     def reply(self, reply: object, pipe: InstancePipe) -> None:
         """Take the reply of an instance."""

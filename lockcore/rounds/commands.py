@@ -69,7 +69,7 @@ def _evalsha_head(script: Script, keys: int, arguments: int) -> bytes:
 
 
 def eval_of(script: Script, claim: bytes, *arguments: bytes) -> bytes:
-    """EVAL with the whole source. It is sent after NOSCRIPT, and it also loads the script again."""
+    """EVAL with the whole source, for use after NOSCRIPT. It also loads the script again."""
     head = b"*%d\r\n" % (5 + len(arguments)) + bulk(b"EVAL") + bulk(script.source) + bulk(b"1")
     return head + claim + b"".join(map(bulk, arguments))
 

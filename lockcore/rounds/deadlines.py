@@ -93,7 +93,7 @@ class Deadlines:
         self.due_ns = min(self.due_ns, due_ns)
 
     def watch_batch(self, rounds: list[Part], sent_ns: int, shortest_ns: int) -> None:
-        """A batch was sent to all voters at `sent_ns`. Its shortest timeout is `shortest_ns`."""
+        """Watch a batch sent to all voters at `sent_ns`. Its shortest timeout is `shortest_ns`."""
         batches = self._batches
         while batches and not _is_open(batches[0][2][-1]):
             batches.popleft()

@@ -107,7 +107,7 @@ class Flight:
         )
 
     def count(self, index: int, replies: int) -> None:
-        """Count more replies of an instance. Each is a success, or belongs to a round apart."""
+        """Count more replies of an instance. Each reply is a success or is for a round apart."""
         done = self.done
         done[index] += replies
         carried = sorted(done)[-self.engine.quorum]

@@ -153,7 +153,7 @@ class Replies:
     # line end, or too long. It refuses or skips such messages. Without this method nothing breaks,
     # but a flood of messages costs four times as much.
     def _message(self) -> Unasked | None:
-        """The next reply, if it is a whole message of the inbox by its first bytes."""
+        """The next reply, if it is a message of the inbox and is whole. None otherwise."""
         head = self.message_head
         data = self._data
         at = self._at

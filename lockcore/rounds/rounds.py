@@ -49,7 +49,7 @@ class RoundEngine(Core):
         """Release a lost or abandoned attempt on each instance that was sent its SET."""
 
     def send_again(self, round_: ReleaseRound, pipe: InstancePipe, *, whole: bool) -> None:
-        """Send a release once more to one instance. With `whole` it carries its script's source."""
+        """Send a release to one instance again. With `whole` it carries its script's source."""
 
     def owe(self, pipe: InstancePipe, round_: ReleaseRound) -> None:
         """Keep a release that an instance did not take, and send it again later (owed.py)."""
@@ -81,24 +81,25 @@ class Counting(InFlight):
         return Tally(granted, refused, self.errored, self.silent, absent, undecided)
 
     def judge(self) -> None:
-        """Settle the outcome once no reply that is still out can change it."""
+        """Settle the outcome once no missing reply can change it."""
 
     def expire(self) -> None:
-        """The timeout has come, so undecided votes stay SILENT."""
+        """Count the undecided votes as SILENT, because the timeout has come."""
         self.silent += self.undecided
         self.undecided = 0
         self.judge()
 
     def abandon(self) -> None:
-        """The caller is gone (cancelled, killed, interrupted)."""
+        """Note that the caller is gone (cancelled, killed, interrupted)."""
         self.waiter = None
 
 
 class SetRound(Counting):
     """One attempt's SET on all voting instances, the `voters`.
 
-    After ACQUIRED the caller still checks the validity, when it runs again. `cleaned` is True if
-    there is nothing (more) to clean up, because the SET was not sent or its release was started.
+    After ACQUIRED the caller must still check the validity when the caller runs again. `cleaned` is
+    True if there is nothing (more) to clean up, because the SET was not sent or its release was
+    started.
 
     `denied_by` has a bit for each instance that answered with an error. `newest` is the lease after
     its last extension. `asked_until_ns` is the end of the last extension that was sent.
@@ -148,7 +149,7 @@ class SetRound(Counting):
 
     @property
     def lease_end_ns(self) -> int:
-        """The end of the newest lease that it has granted."""
+        """The end of the newest lease that this round and its extensions have given."""
         newest: SetRound | Lease = getattr(self, "newest", self)
         return newest.valid_until_ns
 
@@ -175,12 +176,12 @@ class SetRound(Counting):
     def may_hold(self, pipe: InstancePipe) -> bool:
         """False if the instance answered the SET with an error.
 
-        Then nothing changed on the instance, so it needs no release.
+        In this case nothing changed on the instance, so the instance needs no release.
         """
         return not self._denied_by() >> pipe.index & 1
 
     def silence(self, pipe: InstancePipe, kind: str = "CLOSED") -> None:
-        """The connection broke before the reply, or the reply no longer counts.
+        """Count a SILENT vote, because the connection broke or the reply no longer counts.
 
         The SET may have happened.
         """
@@ -191,7 +192,7 @@ class SetRound(Counting):
             self.judge()
 
     def expire(self) -> None:
-        """The timeout has come. Count a TIMEOUT for each instance that has not answered."""
+        """Count a TIMEOUT for each instance that has not answered, because the timeout has come."""
         for pipe in self.voters:
             if pipe.awaits_since(self.started_ns):
                 pipe.count_error("TIMEOUT")
@@ -216,12 +217,12 @@ class SetRound(Counting):
             self.engine.clean_up(self)
 
     def abandon(self) -> None:
-        """The caller is gone, so release anything that this attempt may still get."""
+        """Release anything that this attempt may still get, because the caller is gone."""
         super().abandon()
         self.clean_up()
 
     def decided(self, outcome: Outcome | None, now_ns: int) -> None:
-        """The caller ran again at `now_ns`, and decided the `outcome` of the round.
+        """Note the `outcome` that the caller decided when it ran again at `now_ns`.
 
         Only watched rounds note the decision.
         """
@@ -242,9 +243,9 @@ def round_of(lease: object, engine: RoundEngine) -> SetRound:
 class ReleaseRound(Counting):
     """The release of the keys of the round `won`, on the instances that were sent its SET.
 
-    Each instance answers whether the key was still ours. `refused` counts the instances where it
-    was not. `never` is the number of instances that were not sent the SET, so the key cannot be
-    ours there.
+    Each instance answers whether the key was still ours. `refused` counts the instances where the
+    key was not ours. `never` is the number of instances that were not sent the SET, so the key
+    cannot be ours there.
     """
 
     __slots__ = ("won",)
@@ -314,16 +315,16 @@ class ReleaseRound(Counting):
         return 1, 0
 
     def send_alone(self, pipe: InstancePipe) -> None:
-        """The merged call that carried the release failed as a whole, so send the release alone."""
+        """Send the release alone, because the merged call with this release failed as a whole."""
         self.engine.send_again(self, pipe, whole=False)
 
     def put_off(self, pipe: InstancePipe) -> None:
-        """The instance did not take the release. If it may hold the key, it gets it later."""
+        """Send the release later to an instance that did not take it and may hold the key."""
         if self.won.may_hold(pipe):
             self.engine.owe(pipe, self)
 
     def silence(self, pipe: InstancePipe) -> None:
-        """The connection broke before the reply, so the release is sent again later."""
+        """Put the release off, because the connection broke before the reply."""
         self.put_off(pipe)
         if self.undecided:
             self.undecided -= 1
@@ -332,7 +333,7 @@ class ReleaseRound(Counting):
             self.judge()
 
     def judge(self) -> None:
-        """Settle the outcome once no reply that is still out can change it."""
+        """Settle the outcome once no missing reply can change it."""
         if self.outcome is not None:
             return
         engine = self.engine

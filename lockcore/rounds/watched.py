@@ -45,7 +45,7 @@ class WatchedSetRound(SetRound):
         self.decision: Outcome | None = None
 
     def sent(self, now_ns: int) -> None:
-        """The SET has left for every voter."""
+        """Note that the SET has left for every voter."""
         for pipe in self.voters:
             self.sent_ns[pipe.index] = now_ns
             self.votes[pipe.index] = Vote.SILENT
@@ -70,38 +70,39 @@ class WatchedSetRound(SetRound):
             self.errors[index] = kind
 
     def stamp(self, pipe: InstancePipe, vote: Vote = Vote.GRANTED) -> None:
-        """An instance has just voted."""
+        """Note the vote that an instance has just sent, and its time."""
         self.replied_ns[pipe.index] = self.engine.now_ns
         self.votes[pipe.index] = vote
 
     def silence(self, pipe: InstancePipe, kind: str = "CLOSED") -> None:
-        """The connection broke, or the instance forgot."""
+        """Count a SILENT vote, because the connection broke or the instance forgot its locks."""
         super().silence(pipe, kind)
         self.close()
 
     def expire(self) -> None:
-        """The timeout has come."""
+        """Count missing votes as SILENT, because the timeout has come."""
         super().expire()
         self.close()
 
     def abandon(self) -> None:
-        """The caller is gone."""
+        """Note that the caller is gone, so it decides nothing."""
         super().abandon()
         self.decided(None, self.engine.now_ns)
 
     def decided(self, outcome: Outcome | None, now_ns: int) -> None:
-        """The caller ran again at `now_ns`, and decided the `outcome`. None if it was cancelled."""
+        """Note the `outcome` that the caller decided at `now_ns`. None if it was cancelled."""
         if not self.decided_ns:
             self.decided_ns = now_ns
             self.decision = outcome
             self.close()
 
     def close(self) -> None:
-        """Report, once all votes are in and the caller has decided."""
+        """Report the attempt once all votes are in and the caller has decided."""
         if self.undecided:
             return
         if not self.closed_ns:
-            # Without voters nothing has moved the engine's clock since before the start.
+            # Without voters nothing was sent, so the engine's clock may still show a time before
+            # the start.
             self.closed_ns = max(self.engine.now_ns, self.started_ns)
         listener = self._listener
         if self.decided_ns and listener is not None:

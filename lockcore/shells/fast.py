@@ -1,13 +1,13 @@
-"""The begin and end of acquire and release: *a resource → a round; a settled round → a lease*.
+"""The start and end of acquire and release: *a resource → a round; a settled round → a lease*.
 
 This file is compiled, so it follows the rules of docs/lockcore/compiled.md: functions of other
 modules are attributes here.
 
 Rules: a usual operation does not use the step generator (attempt.py). This file adds no rules for
 locks. If a first attempt is settled at once, refused, or too late, the operation goes on by the
-steps of attempt.py. One conformance suite tests the same behaviour on both paths. greenlets/fast.py
-and tasks/fast.py have the waits in between. The last checked TTL and wait are recognised by
-identity (`NO_WAIT` in arguments.py).
+steps of attempt.py. One conformance suite tests that both paths behave the same. greenlets/fast.py
+and tasks/fast.py have the waits between start and end. The last checked TTL and wait are recognised
+by identity (`NO_WAIT` in arguments.py).
 """
 
 from collections.abc import Callable
@@ -45,11 +45,11 @@ class Shortcut:
     def first_round(
         self, resource: object, ttl_ms: object, wait_ms: object, now_ns: int
     ) -> SetRound | None:
-        """A first attempt, not yet sent; None if others wait for the resource here."""
+        """A first attempt that is not sent yet, or None if others wait for the resource here."""
         engine = self._engine
         is_new = ttl_ms is not self._ttl_ms or wait_ms is not self._wait_ms
-        # From here on the terms are this caller's own. A signal's handler, or a `__del__`, may ask
-        # for another TTL before the round is made.
+        # From here on this caller uses its own variable for the terms. A signal's handler, or a
+        # `__del__`, may store the terms of another TTL before the round is made.
         terms = self._terms
         if is_new or not isinstance(resource, str):
             check_acquire(resource, ttl_ms, wait_ms)
@@ -75,7 +75,7 @@ class Shortcut:
     def lease_of(self, round_: SetRound) -> Lease | None:
         """The lease of a settled first attempt, at the time at which its caller runs again.
 
-        With None, the caller goes on by `steps_after`.
+        If the result is None, the caller goes on by `steps_after`.
         """
         return first_lease(round_, self.now())
 
@@ -115,15 +115,15 @@ class Shortcut:
         return round_
 
     def release_failed(self, lease: object, error: BaseException) -> None:
-        """A release may not have left. After an interrupt it is sent again later (owed.py)."""
+        """Send a release again later if an interrupt may have stopped it (owed.py)."""
         if not isinstance(error, Exception):
             self._driver.release_interrupted(lease)
         elif not isinstance(error, CannotWaitError):
-            # A CannotWaitError means that another caller is inside.
+            # A CannotWaitError means that another caller is inside, so `inside` stays True.
             self.inside = False
 
     def released(self, lease: object, round_: ReleaseRound) -> Outcome:
-        """The outcome of a release, when its caller runs again. It is reported to the listener."""
+        """The outcome of a release when its caller runs again. The listener gets it, too."""
         outcome = round_.outcome or Outcome.UNREACHABLE
         listener = self._engine.listener
         if listener is not None:

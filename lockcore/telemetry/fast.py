@@ -3,16 +3,16 @@
 Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md: hot paths avoid
 `suppress` and `pop`, which machine code looks up by name.
 
-Rules: every operation and its duration are counted (`Durations`). One operation in `every` is a
-sample. These are about `PER_SECOND` cycles a second, by the rate of the interval before (`pace`).
-The sink records the duration of a sample in the caller's own context, so an exemplar belongs to the
-caller's span. This duration is not in `Durations`. There are no samples before the first
-collection, because the sink may have no reader before it. The sink also gets each failed or slow
-acquire, each failed release, and each extension. It gets them at once and in the caller's own
-context, except that a keeper has no caller. A contended acquire is failed only with
-`contended_is_odd`. The sink records all failed releases and all extensions, but only samples of
-other operations. If a keeper finds that a lease is gone, this is only counted. A lease without a
-release is forgotten an hour after its end.
+Rules: every operation and its duration are counted (`Durations`). One cycle in `every` is a sample.
+`pace` sets `every` by the rate of the last interval, so that there are about `PER_SECOND` samples a
+second. The sink records the duration of a sample in the caller's own context, so an exemplar
+belongs to the caller's span. This duration is not in `Durations`. There are no samples before the
+first collection, because the sink may have no reader before it. The sink also gets each failed or
+slow acquire, each failed release, and each extension. The sink gets these operations at once and in
+the caller's own context, except for the extensions of a keeper, which has no caller. A contended
+acquire counts as failed only with `contended_is_odd`. The sink records all failed releases and all
+extensions, but only samples of other operations. If a keeper finds that a lease is gone, the loss
+is only counted. A lease without a release is forgotten an hour after its end.
 """
 
 from bisect import bisect_left
@@ -67,8 +67,8 @@ BOUNDS_NS: Final[list[int]] = [
 
 # The trick is a table for times up to 8.4 ms. `bisect` needs 0.4 µs for these bounds. On the same
 # machine a cycle costs 5 µs, and a cycle has three durations. The table has cells of 8 µs, and each
-# cell has the index of the first bound that is not below the cell. At most two bounds lie within a
-# cell, so the loop in `Durations.add` ends after two steps. Without the table the results are the
+# cell has the index of the first bound that is not below the cell. A cell contains at most two
+# bounds, so the loop in `Durations.add` ends after two steps. Without the table the results are the
 # same, but each duration costs twice as much.
 _CELL_BITS: Final = 13
 _CELLS: Final = 1024
@@ -81,7 +81,7 @@ class Sink(Protocol):
     def acquire(
         self, name: str, result: Lease | Denied, started_ns: int, *, sampled: bool, odd: bool
     ) -> None:
-        """Take an acquire that is a sample, or `odd` (slow or failed)."""
+        """Take an acquire that is a sample (`sampled`), or slow or failed (`odd`)."""
 
     def release(self, name: str, lease: Lease, outcome: Outcome, started_ns: int) -> None:
         """Take a release that is a sample, or that failed."""
@@ -125,8 +125,8 @@ class Durations:
         total_ns = self.total_ns
         added = [now - before for now, before in zip(buckets, self._read_buckets, strict=True)]
         if not any(added):
-            # A thread may have added its time but not yet its count. The time is returned together
-            # with a count, in a later call.
+            # A thread may have added its time but not yet its count. A later call returns this time
+            # together with the count.
             return added, 0
         added_ns = total_ns - self._read_ns
         self._read_buckets = buckets
@@ -138,9 +138,9 @@ class Counts:
     """The numbers of one class of resources.
 
     `held` has the unreleased leases, by the round that won them. `first_tries` is the number of
-    leases from a first attempt. `tries` counts the attempts of all other leases, with attempts in
-    place of seconds. `took`, `gave` and `kept` have the durations of usual acquires, releases and
-    holds. `durations` has these three and all other durations.
+    leases from a first attempt. `tries` counts the attempts of all other leases, where n attempts
+    count as n seconds. `took`, `gave` and `kept` have the durations of usual acquires, releases and
+    holds. `durations` has all durations, including these three.
     """
 
     __slots__ = (
@@ -178,7 +178,7 @@ class Counts:
             added, added_ns = durations.news()
             if durations is self.tries:
                 new_tries = first_tries - self._read_tries
-                # This is set before the `yield`, because the reader may not come back.
+                # This is set before the `yield`, because the reader may stop there.
                 self._read_tries = first_tries
                 added[bisect_left(BOUNDS_NS, NS_PER_S)] += new_tries
                 added_ns += new_tries * NS_PER_S
@@ -205,8 +205,8 @@ class Tallied:
 
     An operation that takes longer than `slow_ns` is slow. `class_of` gives a resource's class.
     `pace_listener` is called with n when the share of samples changes to one cycle in n. With
-    `contended_is_odd` the sink gets every contended acquire. Otherwise it gets only the samples of
-    them, because a held lock is a normal answer.
+    `contended_is_odd` the sink gets every contended acquire. Otherwise the sink gets a contended
+    acquire only if it is a sample, because a held lock is a normal answer.
     """
 
     def __init__(

@@ -14,7 +14,7 @@ from typing import Any
 
 from opentelemetry.metrics import Histogram, Instrument
 
-# At most this number of values of one call is recorded one by one. They take some 70 ms.
+# At most this number of values of one call is recorded one by one, which takes some 70 ms.
 MOST_ONE_BY_ONE = 10_000
 
 # The series for all values beyond the SDK's limit of series.
@@ -33,10 +33,10 @@ def drop_remembered(instrument: Instrument) -> None:
 
 
 # `Histogram.record` costs 7 µs, and a process has millions of values between two collections. So
-# only the first value is recorded with it, and this makes the series in every reader. The other
-# values are added to the numbers of these series, which are private parts of the SDK. If these
-# parts are missing, values are recorded one by one. Beyond a bound each value gets its share of the
-# bound.
+# only the first value is recorded with `Histogram.record`, which makes the series in every reader.
+# The other values are added to the numbers of these series, which are private parts of the SDK. If
+# these parts are missing, values are recorded one by one. Beyond a bound, each value gets its share
+# of the bound.
 def record_all(
     histogram: Histogram, counts: Mapping[float, int], total: float, attributes: dict[str, str]
 ) -> None:
@@ -57,7 +57,7 @@ def record_all(
         return
     for one in series:
         _add(one, rest)
-        # If a view makes something else than a histogram of it, there is no sum.
+        # If a view makes another kind of series of the histogram, there is no sum.
         with suppress(AttributeError), one._lock:
             one._sum += total - sum(value * number for value, number in counts.items())
 
@@ -77,7 +77,7 @@ def _record_one_by_one(
 
 
 def _real(instrument: Any) -> Any:
-    """The SDK's own instrument. Ours may be a proxy from before the provider was set."""
+    """The SDK's own instrument. `instrument` may be a proxy from before the provider was set."""
     return getattr(instrument, "_real_instrument", None) or instrument
 
 

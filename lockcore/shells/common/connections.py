@@ -30,8 +30,8 @@ LOOK_S = 0.001
 # If no lease is released for this time, a close stops waiting for the other leases.
 GRACE_NS = 100 * NS_PER_MS
 
-# Time between two checks beyond this does not count, because this process stood still, and its
-# holders stood still, too.
+# If more time than this passes between two checks, the excess does not count. This process stood
+# still during the excess, and so did its holders.
 STILL_NS = 10 * NS_PER_MS
 CANNOT_HEAR = (
     "retry policy push polls: no quorum of these servers lets this user GETRANGE, PUBLISH and "
@@ -46,8 +46,8 @@ class Connections:
 
     A subclass defines the other methods. `_want_flush` is called when a batch begins. `_wake_later`
     has the loop call `wake` soon. `_watch`, `_watch_writes` and `_unwatch` are for a socket.
-    `_connect_later` runs `shake` where it may block, then `connected` in the loop's thread. `flush`
-    sends the batch. `arm` sets the timer to the next tick.
+    `_connect_later` runs `shake` in a place where it may block, and then runs `connected` in the
+    loop's thread. `flush` sends the batch. `arm` sets the timer to the next tick.
     """
 
     _want_flush: Callable[[], None]
@@ -74,8 +74,8 @@ class Connections:
         """Stop this copy of the Redlock, because it is in a forked child.
 
         The sockets stay as they are, because the parent may share the epoll set that watches them.
-        Nothing is sent on them. Otherwise copies of the parent's callers in this child would
-        release attempts that the parent is about to win.
+        The child sends nothing on these sockets. Otherwise, copies of the parent's callers in the
+        child would release attempts that the parent is about to win.
         """
         self.engine.foreign = self.engine.retired = self.closed = True
         self.engine.voters = ()
@@ -114,14 +114,15 @@ class Connections:
                     result.sock.close()
             self.shut()
             raise
-        # A closer look costs two connections, and the cause of a later failure is less urgent.
+        # A closer look at the peer costs two connections, and the cause of a later failure is less
+        # urgent.
         self.targets = [replace(target, look_closer=False) for target in self.targets]
         self.arm(monotonic_ns())
 
     def connected(self, index: int, result: Shaken) -> None:
         """Take the result of a later contact.
 
-        The instance re-joins, or it is tried again after its back-off.
+        The instance re-joins, or the client tries it again after its back-off.
         """
         if self.closed:
             if isinstance(result, Connected):
@@ -160,7 +161,7 @@ class Connections:
             self._connect_later(index)
 
     def broken(self, index: int, error: Exception) -> None:
-        """The connection of an instance ended."""
+        """Note that the connection of an instance has ended."""
         wire = self.wires[index]
         if wire is None:
             return
@@ -169,7 +170,7 @@ class Connections:
         wire.close(hard=True)
         now_ns = monotonic_ns()
         self.engine.members.detach(index, str(error) or type(error).__name__, now_ns)
-        # The instance is tried again, even without new operations.
+        # This sets the timer, so the instance is tried again even without new operations.
         self.arm(now_ns)
         self._wake_later()
 
@@ -189,7 +190,7 @@ class Drain:
     """The close of a Redlock.
 
     First, no more attempts begin, and waiting callers get an error. Then the close waits for
-    operations in flight. It also waits for leases, as long as holders release theirs. At the
+    operations in flight. It also waits for leases, as long as holders release their leases. At the
     deadline, results that no caller has taken are released. Owed releases (owed.py) are sent if a
     connection is possible at once.
     """

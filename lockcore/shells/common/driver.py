@@ -63,7 +63,7 @@ class LoopDriver(Connections):
         for keeper in list(self.keepers.values()):
             cancel = keeper.cancel
             keeper.forked(over(keeper.lease, Outcome.UNREACHABLE, self.engine, monotonic_ns()))
-            # The I/O thread of a Redlock for threads is not in the child.
+            # A forked child has no copy of the I/O thread of a Redlock for threads.
             if cancel is not None and not self.for_threads:
                 cancel()
         self.keepers.clear()
@@ -78,14 +78,14 @@ class LoopDriver(Connections):
         raise NotImplementedError
 
     def beside(self, job: Callable[[], object]) -> None:
-        """Run code of the user where it does not delay other callers, because it may wait.
+        """Run code of the user, which may wait, in a place where it does not delay other callers.
 
         In an event loop the code cannot wait, so it runs at once.
         """
         job()
 
     def listen(self, observer: Observer) -> Listener:
-        """From now on report attempts to `observer`. The returned listener reports operations."""
+        """Report attempts to `observer` from now on. The returned listener reports operations."""
         # This is an RLock, because a signal's handler may take it again in the same thread. There
         # is no lock for greenlets, because a greenlet that waits in its observer must not block
         # other greenlets.
@@ -101,14 +101,14 @@ class LoopDriver(Connections):
     def check_home(self) -> None:
         """Check as `check_usable` does, and also the caller's thread or loop.
 
-        Raises CannotWaitError if the Redlock cannot be used there.
+        Raises CannotWaitError if the Redlock cannot be used in this thread or loop.
         """
         self.check_usable()
 
     # -- bytes and time ----------------------------------------------------------------------------
 
     def readable(self, index: int) -> None:
-        """A socket has bytes. Count the votes in them, and wake the settled callers."""
+        """Read a socket that has bytes. Count the votes, and wake the settled callers."""
         wire = self.wires[index]
         if wire is None:
             return
@@ -129,7 +129,7 @@ class LoopDriver(Connections):
             self.wake()
 
     def writable(self, index: int) -> None:
-        """A socket takes bytes again."""
+        """Send more of the kept bytes, because the socket takes bytes again."""
         wire = self.wires[index]
         if wire is not None:
             wire.writable()
@@ -139,7 +139,7 @@ class LoopDriver(Connections):
     # commands it has. The costs are five sends, five reads, and the watching (N = 5;
     # docs/lab/lockcore.md). So nothing is flushed while callers are woken, and no nested wake
     # happens. All new commands leave afterwards, in one write per connection. `_waking` must always
-    # be reset. Otherwise no command leaves any more, and no caller is woken.
+    # be reset. If it stayed True, no command would leave any more, and no caller would be woken.
     def wake(self) -> None:
         """Wake the callers of settled rounds. Only the loop itself calls this."""
         self._waking = True
@@ -190,7 +190,7 @@ class LoopDriver(Connections):
             self._stay_awake()
 
     def look_again(self) -> bool:
-        """Look for replies of the only instance, for a moment (vigil.py).
+        """Look for replies of the only instance for a moment (vigil.py).
 
         False lets the loop sleep.
         """
@@ -210,7 +210,7 @@ class LoopDriver(Connections):
         self._tick_by(self.engine.next_tick_ns(now_ns, self._slack_ns()), now_ns)
 
     def _slack_ns(self) -> int:
-        """How much later than its time a parked turn needs a tick (`Engine.next_tick_ns`).
+        """The time (ns) by which the tick for a parked turn may be late (`Engine.next_tick_ns`).
 
         While many replies are awaited, one of them settles the turn early enough. A separate tick
         would send the turn's command alone.
@@ -225,9 +225,9 @@ class LoopDriver(Connections):
         self._tick_at = next_ns
 
     def tick(self) -> None:
-        """The timer has fired.
+        """Do the due work, because the timer has fired.
 
-        Replies that wait in the sockets count first, because this process itself may be late.
+        This process itself may be late, so replies that wait in the sockets count first.
         """
         if self.closed:
             return
@@ -260,10 +260,10 @@ class LoopDriver(Connections):
         self.flush()
 
     def interrupted(self) -> None:
-        """An interrupt has come in the middle of the engine.
+        """Break off every connection, because an interrupt has come in the middle of the engine.
 
-        It is unknown which commands were sent or counted, so every connection is broken off. Open
-        votes become SILENT, and open releases are sent again later (owed.py).
+        It is unknown which commands were sent or counted. Open votes become SILENT, and open
+        releases are sent again later (owed.py).
         """
         if self._vigil is not None:
             self._vigil.is_kept = False
@@ -274,7 +274,7 @@ class LoopDriver(Connections):
         self._wake_later()
 
     def release_interrupted(self, lease: object) -> None:
-        """An interrupt came when a release may not have left, so every instance gets it later."""
+        """Send a release to every instance later, because an interrupt may have stopped it."""
         self.interrupted()
         if isinstance(lease, Lease) and isinstance(lease.round, SetRound):
             self.engine.clean_up(lease.round)
@@ -353,7 +353,7 @@ class LoopDriver(Connections):
             keeper.stop()
 
     def close_soon(self) -> None:
-        """Have the loop close the Redlock at once.
+        """Make the loop close the Redlock at once.
 
         Any thread may call this. It does not wait for the end of the close.
         """

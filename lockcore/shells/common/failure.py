@@ -1,12 +1,13 @@
 """Explains a failure to connect: *exception, peer's first bytes, its protocol → cause and cure*.
 
-Rules: this is the only place that explains such a failure, for the lock and for the bench. Its
-observations are a server's reply, an errno, an alert, or bytes. They become symptoms, and the most
-specific symptom comes first. The first symptom with a row in `FAILURES` gets this row's
-explanation. Nothing is guessed. For example, the cure is TLS only if the peer spoke TLS. A foreign
-text is quoted only if no row matches it, in one short line, and never with a secret. A row copies
-only the parts of a text that its pattern names, so they cannot contain a password. One row quotes
-the first line of the peer. This line is left out if the peer's first bytes contain a secret.
+Rules: this is the only place that explains a failure to connect, for the lock and for the bench. It
+starts from observations: a server's reply, an errno, an alert, or bytes. Observations become
+symptoms, and the most specific symptom comes first. The first symptom with a row in `FAILURES` gets
+the explanation of this row. Nothing is guessed. For example, the cure is TLS only if the peer spoke
+TLS. A foreign text is quoted only if no row matches it. The quotation is one short line, and never
+contains a secret. A row copies only the parts of a text that its pattern names, so these parts
+cannot contain a password. One row quotes the first line of the peer. This line is left out if the
+peer's first bytes contain a secret.
 """
 
 import errno
@@ -277,7 +278,7 @@ def failure_of(
 
 
 def is_unexplained(target: InstanceTarget, error: BaseException, heard: bytes = b"") -> bool:
-    """True if a closer look at the peer may find the cause.
+    """True if new connections to the peer (peer.py) may find the cause.
 
     This is so if the peer sent no bytes, or bytes of another protocol than Redis.
     """

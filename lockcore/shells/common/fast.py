@@ -96,12 +96,12 @@ class Wire:
         """Read the received bytes, READ_BYTES or a little more. The list may be empty.
 
         Raises OSError when the connection has ended. A plain socket is read once. A TLS socket
-        gives one record (16 KiB at most) per call, so it is read several times. It is not read
-        until it would block. Otherwise an instance that sends faster than this process decrypts
-        would hold the loop for seconds, and take hundreds of megabytes. Bytes that are left in the
-        kernel wake the loop again. So they are read in the next pass, after the other instances.
-        But a poll does not report decrypted bytes in the TLS layer (`pending`). So they are read
-        now, and they are the rest of one record.
+        gives one record (16 KiB at most) per call, so it is read several times. The reading does
+        not go on until the socket would block. Otherwise an instance that sends faster than this
+        process decrypts would hold the loop for seconds, and take hundreds of megabytes. Bytes that
+        are left in the kernel wake the loop again, so they are read in the next pass, after the
+        other instances. But a poll does not report decrypted bytes in the TLS layer (`pending`).
+        These bytes are the rest of one record, and they are read now.
         """
         chunks: list[bytes] = []
         room = READ_BYTES

@@ -1,13 +1,13 @@
 """Opens a connection for pipelining: *host, port, credentials → a socket and the server's facts*.
 
 Rules: redis-py does TLS, AUTH, ACL users, SELECT and unix sockets. Its retries are off, because a
-repeated SET NX would read its own success as a refusal. Then the handshake asks the instance to
-report flushes of keys (RESP3, CLIENT TRACKING). These reports come in one order with the replies,
-so no vote slips through. The handshake also reads the facts about the instance. `failure.py`
-explains failures, and no message has a password. The whole handshake takes at most
-`connect_timeout_s`, except for the resolver, which cannot be interrupted. If a first contact fails
-without a reason, `peer.py` takes a second more. The handshake blocks, so a shell runs it where it
-may block (a thread, an executor, a greenlet of a patched process).
+repeated SET NX would read its own success as a refusal. The handshake asks the instance to report
+flushes of keys (RESP3, CLIENT TRACKING). Reports and replies come in one order on the connection.
+So the client knows of a flush before it counts a later vote. The handshake also reads the facts
+about the instance. `failure.py` explains failures, and no message has a password. The whole
+handshake takes at most `connect_timeout_s`, except for the resolver, which cannot be interrupted.
+If a first contact fails without a reason, `peer.py` takes one more second. The handshake blocks. So
+a shell runs it where code may block (a thread, an executor, a greenlet of a patched process).
 """
 
 import _socket
@@ -102,7 +102,7 @@ def shake(target: InstanceTarget) -> Connected:
 def shaken(target: InstanceTarget) -> Shaken:
     """Call `shake`, and return any failure as a value.
 
-    Otherwise an unexpected exception would leave the instance in the state of connecting for ever.
+    If an unexpected exception left this function, the instance would count as connecting for ever.
     """
     try:
         return shake(target)
@@ -145,14 +145,15 @@ def _tells(connection: HandshakeConnection) -> bool:
             return False
         return bool(_ask(connection, "CLIENT", "TRACKING", "ON", "OPTIN") == b"OK")
     except ResponseError:
-        # The command is not known, or this user may not run it.
+        # The server does not know the command, or this user may not run it.
         return False
 
 
 def _hears(connection: HandshakeConnection, target: InstanceTarget) -> bool:
     """True if this connection can carry messages of other processes.
 
-    For this, the user may publish, subscribe to its own inbox, and read a key's holder (GETRANGE).
+    The user must have the right to publish, to subscribe to its own inbox, and to read a key's
+    holder (GETRANGE).
     """
     inbox = target.inbox
     try:
@@ -177,7 +178,7 @@ def _inspect(target: InstanceTarget, connection: HandshakeConnection) -> Hello:
     fields = fields_of(_ask(connection, "INFO", "server"))
     if fields.get("redis_mode") == "sentinel":
         raise InstanceRefusedError(target.address, SENTINEL)
-    # This comes before the replication id is read, so no later change is missed.
+    # Tracking starts before the replication id is read, so no later change is missed.
     tells = _tells(connection)
     for section in ("replication", "cluster"):
         fields |= fields_of(_ask(connection, "INFO", section))
@@ -234,7 +235,7 @@ def _works(connection: HandshakeConnection, *arguments: str | bytes) -> bool:
 def _is_forbidden(error: ResponseError) -> bool:
     """True if the user may not run the command at all.
 
-    If only the user's key pattern excludes the probe's key, this is False.
+    The result is False if the user may run the command, but not on the key of the probe.
     """
     return isinstance(error, NoPermissionError) and " run " in str(error)
 
@@ -245,7 +246,7 @@ def _probe(target: InstanceTarget) -> bytes:
 
 
 def dialect_of(target: InstanceTarget) -> Dialect | None:
-    """The commands for release and extension on this instance, found as a lock finds them.
+    """The commands for release and extension that a lock would use on this instance.
 
     None if the instance cannot be used or reached.
     """

@@ -1,9 +1,9 @@
-"""A lease kept alive in the background: *a lease → a handle with the newest one, or its end*.
+"""A lease kept alive in the background: *a lease → a handle with the newest lease, or its end*.
 
-Pure. It is the application's handle and on no hot path, so it stays Python.
+Pure. This file is not compiled, because it is the application's handle and on no hot path.
 
-Rules: the holder gets a call as soon as the keeper ends, before anybody else. This is so if the
-keeper ends with the lease's end, a cancelled task or a bug of lockcore. There is no call after
+Rules: the holder gets a call as soon as the keeper ends, before anybody else. The call also comes
+if the keeper ends by the lease's end, a cancelled task or a bug of lockcore. There is no call after
 `stop`, a release or a close. An exception of the holder's callback goes no further. In a forked
 child nothing is called, because the lease still belongs to the parent. The child's handle has an
 error that says so (`forked`).
@@ -34,11 +34,11 @@ class KeepAlive:
     the lease is kept, and it stays None after `stop`, a release or a close. After any other end it
     is the `Denied` that ended the keeper. `renewals` is the number of extensions so far.
 
-    `stopped` is True once the keeper has ended: after `stop`, a release or a close, or when the
-    lease is gone. It also ends after its last extension. `error` is the exception that ended it, if
-    no answer of the instances did. Then `gone` is UNREACHABLE, and the lease lasts until
-    `lease.valid_until_ns`. In a forked child `error` is a ForeignProcessError, because only
-    the parent extends the lease. `tell_extended` and `tell_gone` report to the Redlock's observer.
+    `stopped` is True once the keeper has ended. A keeper ends after `stop`, a release, a close or
+    its last extension, and when the lease is gone. `error` is the exception that ended the keeper,
+    if no answer of the instances ended it. Then `gone` is UNREACHABLE, and the lease lasts until
+    `lease.valid_until_ns`. In a forked child `error` is a ForeignProcessError, because only the
+    parent extends the lease. `tell_extended` and `tell_gone` report to the Redlock's observer.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class KeepAlive:
         return newest_of(self._lease)
 
     def renewed(self, lease: Lease) -> None:
-        """An extension succeeded."""
+        """Note that an extension has succeeded."""
         self._lease = lease
         self.renewals += 1
 
@@ -85,7 +85,8 @@ class KeepAlive:
 
         The lease is gone, or this keeper cannot extend it any more.
         """
-        # If a holder releases the lease in `on_gone`, this must not stop the steps that call it.
+        # A holder may release the lease in `on_gone`. Such a release must not stop the steps that
+        # call `on_gone`.
         self.cancel = None
         if self.stopped:
             return
@@ -121,8 +122,8 @@ class KeepAlive:
 def keeper_steps(keeper: KeepAlive, engine: Engine) -> Generator[Request, int, Denied]:
     """Steps that extend the keeper's lease every `every_ms`, `extensions` times, until it is gone.
 
-    They end with a `Denied`, whatever happens to them. Raises ValueError at once when the lease was
-    not made by `engine`.
+    The steps end with a `Denied`, whatever happens to them. Raises ValueError at once when the
+    lease was not made by `engine`.
     """
     engine.extend_round(keeper.lease, engine.terms(keeper.lease.ttl_ms), keeper.lease.started_ns)
 

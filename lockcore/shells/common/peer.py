@@ -1,9 +1,10 @@
-"""What listens at an address: *host and port, or a socket's path → the protocol that it speaks*.
+"""The protocol of a peer: *host and port, or a socket's path → the protocol that the peer speaks*.
 
-Rules: this is asked only where a connection failed without a reason. Two connections at most, a
-second in all. The first listens for a moment and then asks PING in the clear, the second begins
-TLS; neither sends a name, a password or a key. What the peer answers is evidence; without an answer
-nothing is concluded about its protocol.
+Rules: lockcore examines a peer only after a connection failed without a reason. This makes at most
+two connections and takes at most a second in all, except for the resolver. The first connection
+listens for a moment and then sends PING without TLS. The second connection begins TLS. Neither
+connection sends a name, a password or a key. Only an answer of the peer is evidence of its
+protocol.
 """
 
 import socket
@@ -19,7 +20,7 @@ PATIENCE_S = 1.0
 FIRST_WORD_S = 0.25
 PING = b"*1\r\n$4\r\nPING\r\n"
 
-# How TLS records begin: an alert or a handshake message, then the version of the protocol.
+# The first bytes of TLS records: an alert or a handshake message, then the protocol's version.
 TLS_RECORDS = (b"\x15\x03", b"\x16\x03")
 
 
@@ -84,7 +85,8 @@ def _answer(target: InstanceTarget, question: bytes, end_s: float) -> Peer:
         # The connection was accepted, but reset before this side read from it.
         return Peer(Speech.HANGS_UP)
     except (OSError, ValueError):
-        # This may also be a time-out. A firewall drops the packets, and nothing has accepted.
+        # This includes a time-out, for example if a firewall drops the packets. Nothing has
+        # accepted.
         return Peer(Speech.ABSENT)
     try:
         with closing(peer):
@@ -103,7 +105,7 @@ def _answer(target: InstanceTarget, question: bytes, end_s: float) -> Peer:
 
 
 def _first_words(peer: socket.socket, end_s: float) -> bytes:
-    """The bytes that a peer sends before it gets any.
+    """The bytes that a peer sends before this side sends any.
 
     A server in protected mode sends its reason and closes. If it closes with unread bytes from us,
     its kernel resets the connection. Then we may lose the reason. So we send nothing at first.
@@ -132,7 +134,7 @@ def _connected(target: InstanceTarget, end_s: float) -> socket.socket:
 
 
 def _tls_end(target: InstanceTarget, end_s: float) -> Peer:
-    """The way in which a peer ends a TLS connection that it refuses.
+    """The result of a TLS handshake with a peer that may refuse the connection.
 
     If a server requires a certificate, it reports this after the handshake, in its last record. A
     client that has already written may lose this record to a reset. So this function writes

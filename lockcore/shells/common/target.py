@@ -1,9 +1,9 @@
 """An instance to connect to: *a URL → a target with an address to show, and connections to it*.
 
 Rules: `url.py` reads the URL. lockcore decides retries, protocol and time-outs, whatever the URL
-has. Foreign texts about the instance pass through its mask (lockcore/mask.py). A connection keeps
-the first bytes that it received. If a send fails, it first reads the bytes that are there, because
-a server that refuses sends its reason and closes.
+has. Foreign texts about the instance pass through the mask of its target (lockcore/mask.py). A
+connection keeps the first bytes that it received. If a send fails, the connection first reads the
+bytes that have come, because a server that refuses sends its reason and closes.
 """
 
 import socket
@@ -27,7 +27,7 @@ from lockcore.mask import Mask, Transport, shown
 from lockcore.rounds.framing import NOT_WHOLE, Framing
 from lockcore.shells.common.url import UrlOptions, address_of
 
-# This number of first bytes of a connection is kept.
+# A connection keeps this number of its first received bytes.
 HEARD_BYTES = 512
 ConnectionClass = type[Connection] | type[UnixDomainSocketConnection]
 _CLASSES: dict[Transport, ConnectionClass] = {
@@ -74,8 +74,8 @@ class InstanceTarget:
 
     Only its `address` (host:port or a path) may be shown. `mask` removes its secrets from a text.
     `inbox` is the channel for messages of other processes, or empty. `ignored` has a sentence for
-    each option of its URL without effect. With `look_closer`, if the instance fails without a
-    reason, one or two more connections find the peer's protocol.
+    each option of its URL that has no effect. With `look_closer`, after a failure without a reason,
+    one or two more connections find the peer's protocol.
     """
 
     address: str
@@ -94,8 +94,8 @@ class InstanceTarget:
     def connection(self) -> HandshakeConnection:
         """A redis-py connection, not yet connected, with one deadline for its whole handshake.
 
-        It belongs to no pool, because pools end. It does not select the URL's database, because a
-        Sentinel or a proxy must be recognised first.
+        The connection belongs to no pool, because pools end. It does not select the URL's database,
+        because a Sentinel or a proxy must be recognised first.
         """
         options: TargetOptions = {**self.options, "db": 0}
         return _TIMED[options.pop("connection_class")](**options)
@@ -106,8 +106,8 @@ class DeadlineSocket:
 
     A peer that sends single bytes cannot extend the deadline. `heard` has the first bytes of the
     peer. The lengths in headers are checked here (framing.py), because redis-py's parser is
-    hiredis. hiredis would allocate memory for a list of 10⁹, and this stops the process for
-    seconds.
+    hiredis. hiredis would allocate memory for a list of 10⁹ replies, and this would stop the
+    process for seconds.
     """
 
     def __init__(self, inner: socket.socket, end_s: float, heard: bytearray) -> None:

@@ -3,8 +3,8 @@ wrong*.
 
 Rules: lockcore reads an option of a URL (`READ`), or ignores it because lockcore decides this value
 itself (`IGNORED`), or refuses it. The caller gets a message about ignored options. No other option
-is passed on, so the user never sees another library's error texts. Upper and lower case are equal
-in schemes. No sentence has a password.
+is passed on, so the user never sees another library's error texts. Schemes may have upper-case
+letters. No sentence has a password.
 """
 
 import difflib
@@ -18,7 +18,7 @@ from urllib.parse import parse_qsl, unquote
 
 from lockcore.mask import SCHEMES, Transport, shown
 
-# The limit is Linux's.
+# Linux limits the length of a socket's path.
 LONGEST_SOCKET_PATH = 107  # bytes
 _PARTS = re.compile(r"(?s)([^/?#]*)([^?#]*)\??([^#]*)(?:#.*)?")
 _PLACE = re.compile(
@@ -87,7 +87,7 @@ def _verify_flags(text: str) -> list[ssl.VerifyFlags]:
 
 
 def _matching(pattern: str) -> Callable[[str], str]:
-    """A reader that returns a text unchanged if it matches."""
+    """A reader that returns a text unchanged if the text matches."""
 
     def read(text: str) -> str:
         _require(pattern, text, pattern)

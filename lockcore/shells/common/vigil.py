@@ -2,8 +2,8 @@
 
 Rules: a sleeping loop runs again some 30 µs after the reply has come. A nearby server needs less
 time than this for the reply. So the loop stays awake for a moment and looks for the reply
-(docs/lockcore/protocol.md, "A lone caller's loop stays awake"). Each vain try makes tries rarer.
-Source: adaptive spinning of mutexes (Karlin et al., SODA 1990).
+(docs/lockcore/protocol.md, "A lone caller's loop stays awake"). Each try without a reply makes
+further tries rarer. Source: adaptive spinning of mutexes (Karlin et al., SODA 1990).
 """
 
 import os
@@ -11,22 +11,22 @@ import os
 # This is about twice the time of a wake-up.
 AWAKE_NS = 60_000
 
-# Other ready work waits for about this time meanwhile.
+# A vigil delays other ready work by about this time.
 PASS_NS = 30_000
 
 # The loop stays awake only while at most this number of replies is in flight.
 LONELY = 2
 
-# At most this number of sends is skipped between two vain tries.
+# At most this number of sends is skipped after a try without a reply.
 MOST_SKIPPED = 1024
 
 
 # With one caller and one instance, a vigil reduced the acquire p50 from 57 to 22 µs. The rate rose
 # from 8,400 to 20,600 cycles/s, and the CPU per cycle fell from 56 to 48 µs (gevent, compiled;
-# docs/lab/lockcore.md). With two instances and other busy processes it was a loss (8,000 → 4,900
-# cycles/s), because the awake loop takes the core that a server needs. So a vigil needs a single
-# instance and more than one core. A far server would cost 60 µs of CPU per round. The doubling of
-# the pauses reduces this to 0.06 µs.
+# docs/lab/lockcore.md). With two instances and other busy processes the rate fell from 8,000 to
+# 4,900 cycles/s, because the awake loop takes the core that a server needs. So a vigil needs a
+# single instance and more than one core. A far server would cost 60 µs of CPU per round. The
+# doubling of the pauses reduces this to 0.06 µs.
 class Vigil:
     """The vigil of one loop. `is_kept` is True while the loop stays awake for a reply."""
 
@@ -37,7 +37,7 @@ class Vigil:
         self._until_ns = self._skip = self._misses = 0
 
     def begins(self, awaited: int, now_ns: int) -> bool:
-        """Something was sent at `now_ns`, and `awaited` replies are awaited.
+        """Begin or skip a try after a send at `now_ns`, while `awaited` replies are awaited.
 
         Returns True if the loop should stay awake from now on.
         """
@@ -55,7 +55,7 @@ class Vigil:
         return not was_kept
 
     def goes_on(self, awaited: int, now_ns: int) -> bool:
-        """The loop makes its next pass. False lets it sleep."""
+        """True if the loop stays awake after this pass. False lets the loop sleep."""
         if awaited and now_ns < self._until_ns:
             return True
         if awaited:

@@ -33,7 +33,7 @@ T = TypeVar("T")
 READ = 1
 WRITE = 2
 
-# If an interrupt comes before a tick has begun, the tick comes again after this time.
+# If an interrupt prevents a tick, the timer fires again after this time (s).
 AGAIN_S = 0.1
 
 
@@ -46,7 +46,7 @@ class Watcher(Protocol):
         """Call `callback` each time that the watcher fires."""
 
     def stop(self) -> None:
-        """Stop the calls. It can be started again."""
+        """Stop the calls. The watcher can be started again."""
 
     def close(self) -> None:
         """Free the watcher. It must be stopped."""
@@ -78,7 +78,7 @@ class GreenletDriver(LoopDriver):
     def make_foreign(self) -> None:
         """See Connections.make_foreign. A hub goes on in the child.
 
-        Callers in the child wait for replies that only the parent will get, so they get an error.
+        Callers in the child get an error, because only the parent will get their replies.
         """
         super().make_foreign()
         self._timer.stop()
@@ -88,7 +88,7 @@ class GreenletDriver(LoopDriver):
             self.engine.members.detach(index, "forked", monotonic_ns())
         self.engine.turns.end()
         for round_ in self.engine.ready:
-            # The parent may win this round, so the child must not win it, too.
+            # The parent may win this round, so the child must not win the same round.
             round_.outcome = Outcome.UNREACHABLE
         self._wake_later()
 

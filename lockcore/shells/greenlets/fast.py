@@ -23,12 +23,13 @@ from lockcore.shells.fast import Shortcut
 T = TypeVar("T")
 
 
-# How a greenlet waits. To park, a caller switches straight to the next caller with a settled round.
-# If there is no such caller, it switches to the hub. The plain way is `hub.switch()`, which costs
-# two more switches per cycle. Together with the compilation of this file, a cycle on gevent fell
-# from 37,700 to 22,400 instructions (N = 5, 200 callers, callgrind; docs/lockcore/compiled.md). If
-# a round is settled without a wait, its caller must still yield to the loop once
-# (`gevent.sleep(0)`). Otherwise a caller that tries again at once would starve the loop.
+# This is how a greenlet waits. To park, a caller switches straight to the next caller with a
+# settled round. If there is no such caller, the parking caller switches to the hub. The plain way
+# is to switch to the hub every time, which costs two more switches per cycle. Together with the
+# compilation of this file, a cycle on gevent fell from 37,700 to 22,400 instructions (N = 5, 200
+# callers, callgrind; docs/lockcore/compiled.md). If a round is settled without a wait, its caller
+# must still yield to the loop once (`gevent.sleep(0)`). Otherwise a caller that tries again at once
+# would starve the loop.
 #
 # Machine code looks up the names of a module each time, so functions are attributes (`_current`,
 # `now`, `_switch`). `greenlet.switch` is used without gevent's wrapper, because the wrapper costs
@@ -58,8 +59,8 @@ class GreenletShortcut(Shortcut):
         try:
             result = self._acquire(resource, ttl_ms, wait_ms, begun_ns)
         except BaseException:
-            # This is not a `finally`, because machine code there confuses an unassigned variable
-            # with an assigned one.
+            # This is not a `finally`, because in a `finally` machine code confuses an unassigned
+            # variable with an assigned variable.
             listener.ended(resource, None, begun_ns)
             raise
         # This `try` must not move to another function, because an interrupt at the beginning of

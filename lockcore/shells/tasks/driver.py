@@ -147,7 +147,7 @@ class AsyncDriver(LoopedDriver):
             request.waiter = seat = self._shortcut.seats.take()
             await seat
         else:
-            # This yields to the loop, as in `try_acquire`.
+            # The task yields to the loop here, as in `try_acquire`.
             await asyncio.sleep(0)
 
     def background(

@@ -26,7 +26,7 @@ REMEMBERS_WHO_AWAITS: Final = sys.version_info >= (3, 14)
 # The private parts of a future that seats rely on.
 PRIVATE: Final = ("_callbacks", "_state", "_asyncio_future_blocking")
 
-# If this file is compiled, no signal handler runs between its statements.
+# True if this file is compiled. Then no signal handler runs between its statements.
 COMPILED: Final = not __file__.endswith(".py")
 
 
@@ -36,24 +36,22 @@ def knows(future: object) -> bool:
 
 
 # The trick of seats. In the plain way a task awaits its own future, and the loop steps the task in
-# its next pass, with a new handle. Three changes make this cheaper.
-# First, a seat takes the callback with which the loop would step the task. The seat calls it
-# straight from the I/O callback. On asyncio's own loop this saves a fifth of the client's CPU
-# (5.5 → 4.4 µs a cycle).
+# its next pass, with a new handle. Three changes make this cheaper. First, a seat takes the
+# callback with which the loop would step the task. The seat calls it straight from the I/O
+# callback. On asyncio's own loop this saves a fifth of the client's CPU (5.5 → 4.4 µs a cycle).
 # Second, one future stays pending for ever, and one task after the other waits with it. A new
-# future for each wait was the dearest part (3.43 → 3.23 µs a cycle; uvloop, N = 5, 200 callers). So
-# `__await__` gives the task the future once, by the iterator of a tuple. This is Python's only
-# built-in iterator that ends without an exception.
-# Third, a task that waits again as soon as it is stepped gets the same seat (`Seats.again`). This
-# seat still has the task's callback. To read the callback from the future costs 80 ns, and to read
-# its state costs 60 ns (4.90 → 4.59 µs a cycle). All figures are in docs/lab/lockcore.md.
-# A separate class with a future's protocol, but without a future, was dearer. With missing or wrong
-# private parts, a task would be stepped twice or never. So `knows` checks them, and a cancelled
-# task gives its seat up.
+# future for each wait was the most expensive part (3.43 → 3.23 µs a cycle; uvloop, N = 5, 200
+# callers). So `__await__` gives the task the future once, by the iterator of a tuple. This is
+# Python's only built-in iterator that ends without an exception. Third, a task that waits again as
+# soon as it is stepped gets the same seat (`Seats.again`). This seat still has the task's callback.
+# To read the callback from the future costs 80 ns, and to read its state costs 60 ns (4.90 → 4.59
+# µs a cycle). All figures are in docs/lab/lockcore.md. A separate class with a future's protocol,
+# but without a future, cost more. With missing or wrong private parts, a task would be stepped
+# twice or never. So `knows` checks them, and a cancelled task gives its seat up.
 class Seat:
     """A place where one task at a time waits.
 
-    If the task is cancelled, its future is cancelled, as always. Then the seat is given up.
+    If the task is cancelled, its future is cancelled, as usual. The task then gives the seat up.
     """
 
     __slots__ = ("_callback", "_context", "_future", "_is_alone", "_once", "_seats")
@@ -67,7 +65,8 @@ class Seat:
         self._is_alone = (
             COMPILED and not REMEMBERS_WHO_AWAITS and type(future).__module__ == "_asyncio"
         )
-        # The callback that steps the task which took the seat again, and the callback's context.
+        # The callback that steps the task at this seat, and the callback's context. Both are kept
+        # for a task that takes the seat again.
         self._callback: Any = None
         self._context: Any = None
 
@@ -77,7 +76,8 @@ class Seat:
         once: Iterable[Future[None]] = ()
         if not self._future.done():
             self._future._asyncio_future_blocking = True
-            # The iterator gives the task the future. When the task is stepped again, it ends.
+            # The iterator gives the future to the task. The iterator ends when the task is stepped
+            # again.
             once = self._once
         return cast("Generator[object, None, None]", iter(once))
 
@@ -98,13 +98,13 @@ class Seat:
             future.remove_done_callback(self._callback)
         if REMEMBERS_WHO_AWAITS:
             self.later()
-        # If the seat is alone, no signal handler can have run and cancelled its task.
+        # If `_is_alone` is True, no signal handler can have run and cancelled the task.
         if not self._is_alone and future._state != "PENDING":
             self._context.run(self._callback, future)
             return
         try:
             seats.again = self
-            # The task first drops its reference to the seat.
+            # At this point the task drops its reference to the seat.
             self._context.run(self._callback, seats.settled)
         finally:
             left = seats.again
@@ -124,8 +124,8 @@ class Seats:
     """The seats of one loop.
 
     No task waits at the `free` seats. `again` is the seat of the task that is being stepped, until
-    a task takes it. `settled` is a settled future for the tasks that are stepped. `steps` is True
-    while futures have the private parts that seats need.
+    a task takes it. `settled` is a future that is settled already, for the tasks that are stepped.
+    `steps` is True while futures have the private parts that seats need.
     """
 
     def __init__(self, loop: AbstractEventLoop) -> None:
@@ -163,12 +163,12 @@ def step_all(engine: Core, *, at_once: bool) -> None:
 
 
 class TaskShortcut(Shortcut):
-    """The begin of acquire and release, for the tasks of one loop."""
+    """The start of acquire and release, for the tasks of one loop."""
 
     def __init__(self, driver: LoopDriver, loop: AbstractEventLoop) -> None:
         super().__init__(driver)
         self.seats = Seats(loop)
-        # A query for the running loop is a system call, so this asks its own loop if it runs.
+        # To find the running loop takes a system call, so this asks its own loop if the loop runs.
         self._is_running: Callable[[], bool] = loop.is_running
         self._ident: Callable[[], int] = get_ident
         self._home = get_ident()
@@ -176,7 +176,7 @@ class TaskShortcut(Shortcut):
     def begin(
         self, resource: object, ttl_ms: object, wait_ms: object, now_ns: int
     ) -> SetRound | None:
-        """A first attempt, not yet sent; None if others wait for the resource here."""
+        """A first attempt that is not sent yet, or None if others wait for the resource here."""
         if self._ident() != self._home or not self._is_running():
             self._driver.check_home()
         return self.first_round(resource, ttl_ms, wait_ms, now_ns)

@@ -1,11 +1,12 @@
 """One operation that the I/O thread runs for another thread: *steps → a value for its caller*.
 
 Rules: the I/O thread runs the steps, because the engine lives there. The caller only sleeps, and
-takes the result. The result lies in the call's `_hand`. The caller owns it after taking it out.
-Until then the I/O thread may take it back. So one of the two gets it, never both. If the caller
-judges the lease (`judged`), the lease is offered. The caller takes it, reads the clock, and keeps
-the lease or not. Then the caller reports its decision (`taken`, `go_on`) without another wait. All
-methods except `take` run in the I/O thread.
+takes the result. The I/O thread puts the result into the call's `_hand`. The caller owns the result
+after taking it out. Until then the I/O thread may take the result back. So either the caller or the
+I/O thread gets the result, never both. If the caller judges the lease (`judged`), the call offers
+the lease. The caller takes the lease, reads the clock, and keeps the lease or not. Then the caller
+reports its decision (`taken`, `go_on`) without another wait. All methods except `take` run in the
+I/O thread.
 """
 
 from __future__ import annotations
@@ -95,17 +96,17 @@ class Call:
         self._advance(lambda: next(self._steps))
 
     def settled(self) -> None:
-        """The call's round has an outcome."""
+        """Run the next steps, because the call's round has an outcome."""
         self.go_on(monotonic_ns())
 
     def go_on(self, now_ns: int) -> None:
-        """Run the steps from a wait that ended at `now_ns` up to the next one."""
+        """Run the steps from a wait that ended at `now_ns` up to the next wait."""
         if not self.over:
             self._offered = False
             self._advance(lambda: self._steps.send(now_ns))
 
     def taken(self, now_ns: int) -> None:
-        """The caller took the offer at `now_ns`, and waits no more."""
+        """Go on for a caller that took the offer at `now_ns` and waits no more."""
         self.wake = nothing
         self.go_on(now_ns)
 
@@ -129,7 +130,7 @@ class Call:
             self.undo(self._value)
 
     def abandon(self) -> None:
-        """The caller is gone, so release anything that the call may still get."""
+        """Release anything that the call may still get, because the caller is gone."""
         self.carrier.calls.discard(self)
         if not self.over:
             self.over = True
@@ -185,7 +186,7 @@ def locked() -> Lock:
 def ring(lock: Lock) -> None:
     """Wake the caller that sleeps on `lock`. Only the I/O thread rings.
 
-    To ring again before the caller has woken does nothing.
+    A second ring before the caller has woken does nothing.
     """
     if lock.locked():
         lock.release()

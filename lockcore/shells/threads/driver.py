@@ -1,11 +1,11 @@
-"""Waiting by threads: *one daemon I/O thread per Redlock carries the calls of all others*.
+"""Waiting by threads: *one daemon I/O thread per Redlock runs the calls of all other threads*.
 
-Rules: a caller leaves a job in the I/O thread's inbox (io_thread.py) and sleeps on its own lock. If
-its signal handler uses the Redlock, too, the handler's call has a second lock. If an interrupt ends
-the sleep, the caller leaves a message that it is gone. The I/O thread itself never waits for a
-call, for example in a `__del__` or an observer. A lease belongs to a caller only after the caller's
-own reading of the clock, and this is always the last step (call.py). At interpreter exit, queued
-commands are still sent.
+Rules: a caller puts a job into the I/O thread's inbox (io_thread.py) and sleeps on a lock of its
+own. If a signal handler uses the Redlock during this sleep, the handler's call has a second lock.
+If an interrupt ends the sleep, the caller leaves a message that it is gone. The I/O thread itself
+never waits for a call, not even in a `__del__` or an observer. A lease belongs to a caller only
+after the caller's own reading of the clock, and this is always the last step (call.py). At
+interpreter exit, queued commands are still sent.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from lockcore.shells.threads.io_thread import IoDriver
 T = TypeVar("T")
 JOIN_S = 0.5
 
-# A sleeping caller checks after each such period that the I/O thread is alive.
+# A sleeping caller checks after each period of this length that the I/O thread is alive.
 ALIVE_S = 1.0
 MOST_HANDSHAKES = 32
 _OPEN: weakref.WeakSet[ThreadDriver] = weakref.WeakSet()
@@ -202,7 +202,7 @@ class ThreadDriver(IoDriver):
         judged: bool = False,
         undo: Callable[[T], None] | None = None,
     ) -> T:
-        """Have the I/O thread run `steps`, and return their value.
+        """Let the I/O thread run `steps`, and return their value.
 
         `undo` takes the value back from a caller that is gone.
         """
@@ -215,15 +215,16 @@ class ThreadDriver(IoDriver):
         try:
             self._post(call.start)
             if is_nested:
-                # This interrupted an outer call, which may have been about to ring.
+                # This call has interrupted an outer call, which may have been about to ring.
                 self._ring()
-            # The value of these steps, or the lease that they offered.
+            # Take the value of the steps, or the lease that the steps offered.
             value = cast("T", self._taken(call, lock))
             self.calls.discard(call)
             spare.append(lock)
             return value
         except BaseException:
-            # The I/O thread may still release the lock for this call, so it is not used again.
+            # The I/O thread may still release the lock for this call, so no later call uses the
+            # lock.
             self._post(call.abandon)
             raise
 

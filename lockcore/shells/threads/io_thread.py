@@ -1,9 +1,10 @@
 """The I/O thread of the threads shell: *jobs of other threads → an event loop that runs them*.
 
-Rules: only the I/O thread uses the engine. A caller rings the bell only if no caller has rung since
-the inbox was emptied. A ring releases the GIL, so a caller with an offered lease rings before it
-reads the clock. Then it leaves its message without a ring, and the I/O thread looks for this
-message. The thread is a daemon, so it does not delay an exit of the process.
+Rules: only the I/O thread uses the engine. A caller rings a bell to wake the I/O thread, but only
+if no caller has rung since the inbox was emptied. A ring releases the GIL, so a caller with an
+offered lease rings before it reads the clock. Later the caller leaves its message without a ring,
+and the I/O thread looks for this message. The thread is a daemon, so it does not delay an exit of
+the process.
 """
 
 import asyncio
@@ -39,14 +40,15 @@ class IoDriver(LoopedDriver):
         self._bug: BaseException | None = None
         self._inbox: deque[Callable[[], object]] = deque()
         self._has_rung = False
-        # The loop's own `call_soon_threadsafe` is dearer: 210 instead of 170 µs of CPU per cycle of
-        # a lone caller. The bell is not closed sooner, because a caller may be about to ring.
+        # The loop's own `call_soon_threadsafe` costs more CPU, which is 210 instead of 170 µs per
+        # cycle of a lone caller. The bell stays open until the driver is freed, because a caller
+        # may be about to ring.
         self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._close_bell = weakref.finalize(self, os.close, self._bell)
         self._close_bell.atexit = False
         self._loop.add_reader(self._bell, self._answer)
-        # The number of messages that callers are about to leave. The next value is the end of the
-        # search for them.
+        # The number of messages that callers are about to leave, and the time until which the
+        # thread looks for them often.
         self._messages = 0
         self._until_ns = 0
         # True while a timer for `_look_out` is set. There is never more than one such timer.
@@ -78,7 +80,7 @@ class IoDriver(LoopedDriver):
                 raise
 
     def _leave(self, message: Callable[[], object]) -> None:
-        """Leave a message without a ring, behind `_expect`."""
+        """Leave a message without a ring, after `_expect` was posted."""
         self._inbox.append(partial(self._hear, message))
 
     def _ring(self) -> None:
@@ -92,7 +94,7 @@ class IoDriver(LoopedDriver):
 
     def _expect(self) -> None:
         self._messages += 1
-        # After an interrupt a caller leaves no message, so later the thread looks rarely.
+        # After an interrupt a caller leaves no message. So after a second the thread looks rarely.
         self._until_ns = monotonic_ns() + NS_PER_S
         if not self._is_looking:
             self._is_looking = True
@@ -169,8 +171,8 @@ class IoDriver(LoopedDriver):
         while inbox:
             inbox.popleft()()
         if self.engine.outbox.dirty and not self.engine.followed:
-            # A release leaves before the SET of the next caller here. Callers elsewhere that poll
-            # would never find the key free otherwise.
+            # A release leaves before the SET of the next caller here. Otherwise callers elsewhere
+            # that poll would never find the key free.
             self.flush()
         hand_out(self.engine, Call.settled)
 
