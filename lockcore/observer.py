@@ -31,7 +31,7 @@ class Observer(Protocol):
         return
 
     def released(self, lease: Lease, outcome: Outcome, started_ns: int) -> None:
-        """A release that began at `started_ns` has ended. A release that raised is not reported."""
+        """Note that a release from `started_ns` has ended. Not called if the release raised."""
         return
 
     def extended(self, lease: Lease, result: Lease | Denied) -> None:

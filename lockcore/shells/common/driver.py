@@ -58,7 +58,7 @@ class LoopDriver(Connections):
         self._vigil = Vigil() if len(targets) == 1 and not self.for_threads else None
 
     def make_foreign(self) -> None:
-        """See Connections.make_foreign. Keepers end, too, because the parent extends the leases."""
+        """See Connections.make_foreign. All keepers end, because the parent extends the leases."""
         super().make_foreign()
         for keeper in list(self.keepers.values()):
             cancel = keeper.cancel

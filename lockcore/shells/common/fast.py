@@ -130,7 +130,7 @@ class Wire:
         return self.sock.getsockopt(SOL_SOCKET, SO_ERROR)
 
     def close(self, *, hard: bool = False) -> None:
-        """Close the socket. With `hard` it is reset, so the kernel drops unsent bytes."""
+        """Close the socket. With `hard` it is reset, and the kernel drops the unsent bytes."""
         if hard:
             with suppress(OSError):
                 self.sock.setsockopt(SOL_SOCKET, SO_LINGER, struct.pack("ii", 1, 0))

@@ -190,7 +190,7 @@ class TaskShortcut(Shortcut):
         return seat
 
     def release(self, lease: object) -> ReleaseRound:
-        """Send a release. Its task awaits its `waiter`. Without a waiter it is settled already."""
+        """Send a release. The task awaits its `waiter`. If it has none, it is settled already."""
         if self._ident() != self._home or not self._is_running():
             self._driver.check_home()
         round_ = self.send_release(lease)

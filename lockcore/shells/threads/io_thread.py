@@ -121,7 +121,7 @@ class IoDriver(LoopedDriver):
             raise self._bug
 
     def _failed(self, _loop: object, context: dict[str, object]) -> None:
-        """One of our callbacks has raised, so the thread ends, and Python prints the exception."""
+        """End the thread, because a callback has raised. Python prints the exception."""
         exception = context.get("exception")
         self._bug = exception if isinstance(exception, BaseException) else None
         self._loop.stop()
