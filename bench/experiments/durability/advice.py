@@ -3,7 +3,7 @@ words*. Pure.
 
 A way is safe if it was crashed at every tested N and no lock was granted twice. Among the safe
 ways, the page first names the cheapest durable way that needs nothing from clients. Every number in
-a sentence also stands in the page.
+a sentence is also in the page.
 """
 
 import math
@@ -12,7 +12,7 @@ from bench.experiments.durability.loss_result import Losses
 from bench.experiments.durability.policies import POLICIES, Way
 from bench.experiments.durability.price_result import PlannerPage
 
-# A lease counts as over when its TTL and the drift have passed.
+# A lease counts as ended when its TTL and the drift have passed.
 DRIFT_FACTOR = 1.01
 DRIFT_S = 0.002
 # This is systemd's DefaultTimeoutStartSec.
@@ -33,8 +33,8 @@ def tried_ways(page: PlannerPage) -> Ways:
 
 
 def recommended(ways: Ways) -> Way | None:
-    """Return the way to recommend. A delayed restart comes first. Then come clients that abstain,
-    and last a way without any wait. Ways that are not safe are left out."""
+    """Return the way to recommend. The function prefers a delayed restart, then clients that
+    abstain, then a way without any wait. It ignores ways that are not safe."""
 
     def rank(way: Way) -> tuple[bool, bool, bool, int]:
         durable = "everysec" if way.waits else "always"
@@ -45,7 +45,7 @@ def recommended(ways: Ways) -> Way | None:
 
 
 def answer(page: PlannerPage) -> str:
-    """Return, in one sentence, which settings to use."""
+    """Return the recommended settings in one sentence."""
     ways = tried_ways(page)
     best = recommended(ways)
     if best is None:
@@ -61,7 +61,7 @@ def answer(page: PlannerPage) -> str:
 
 def wait_s(page: PlannerPage, way: Way, losses: Losses) -> float:
     """Return the longest time (s) without new locks after a crash. If the user named a longest TTL,
-    the time is adjusted to it."""
+    the time is adjusted to this TTL."""
     longest_s = losses.unavailable_s.max
     if not way.waits or page.ttl_ms is None or page.longest_ttl_ms is None:
         return longest_s
@@ -113,8 +113,8 @@ def _price_of_always(page: PlannerPage) -> tuple[str, str]:
 
 
 def choices(page: PlannerPage) -> list[tuple[str, str]]:
-    """Return the safe ways. Each has its bound, its price, and the people whose work it needs. The
-    last line answers "why not none?"."""
+    """Return the safe ways. The text of each way has the bound, the price, and the people who must
+    do something. The last line answers "why not none?"."""
     ways = tried_ways(page)
     best = recommended(ways)
     if best is None:
@@ -162,7 +162,7 @@ def _delay(page: PlannerPage) -> str:
 
 
 def _why_not_none(ways: Ways) -> str:
-    """Explain the policy `none`. It is safe without a file if, and only if, every restart is
+    """Explain when the policy `none` is safe. Without a file it is safe only if every restart is
     delayed."""
     delayed = ways.get(Way("none", "delayed", abstention=False))
     at_once = ways.get(Way("none", "at-once", abstention=False))

@@ -1,4 +1,4 @@
-"""How `lockbench` reads the results of `lockbench crash` and `lockbench fsync`, and shows them."""
+"""Reads and shows the results of `lockbench crash` and `lockbench fsync`."""
 
 from functools import partial
 

@@ -1,8 +1,9 @@
 """`lockbench fsync`, `lockbench crash` and `lockbench planner`: *options → the price of each fsync
-policy; the losses of each in a crash; both on one page, with a recommendation*.
+policy; its losses in a crash; price and losses on one page, with a recommendation*.
 
-Rules: the command refuses wrong options before anything starts. It first says how long it will
-take. It writes progress to stderr. stdout holds the tables, or only the result with --json.
+Rules: the command refuses wrong options before anything starts. It first prints how long the
+measurement will take. It writes progress to stderr. stdout holds the tables, or only the result
+with --json.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ LOCKS_PER_S = 240
 
 
 def _duration(least: str, most: str) -> Read:
-    """Return a reader for a duration (ms) between these limits. The word raw means that the disk
+    """Return a parser for a duration (ms) between these limits. The text `raw` means that the disk
     gets no extra delay."""
     least_ms = parse_duration(least)
     most_ms = parse_duration(most)
@@ -90,7 +91,7 @@ _HELD = "a short matrix: 1 caller, and 16 callers that hold a lock for 5 ms"
 @dataclass(frozen=True, slots=True)
 class FsyncOptions(Options):
     """The options of `lockbench fsync`. None means the default. `latency` is added to each fsync
-    (ms); `load_ms` is the length of each load; `targets` are the user's servers; `disk` is the
+    (ms). `load_ms` is the length of each load. `targets` are the user's servers. `disk` is the
     folder for the files of started servers."""
 
     scenario: Path | None
@@ -110,7 +111,7 @@ class FsyncOptions(Options):
 
     @property
     def has_shape(self) -> bool:
-        """Whether the user named servers, callers or disks."""
+        """True if the user named servers, callers or disks."""
         return any((self.targets, self.instances, self.clients, self.pipeline, self.latency))
 
 
@@ -167,9 +168,9 @@ def fsync(outputs: Outputs, **values: object) -> Done[FsyncResult]:
     """Measure what each AOF fsync policy costs in rate and latency, by callers, disk and N.
 
     With SCENARIO the command measures your callers, hold time, instances or targets under every
-    policy, on the disk as it is. Without SCENARIO it measures a matrix of them. The policies take
-    turns on the same servers. To continue a matrix that was interrupted, give its folder as --out.
-    Exit code 4: an expected difference did not show.
+    policy. The default adds no disk delay. Without SCENARIO it measures a matrix of callers, disks
+    and N. The policies take turns on the same servers. To continue an interrupted matrix, give its
+    folder as --out. Exit code 4 means that an expected difference did not show.
     """
     from bench.experiments.durability.price_experiment import run_fsync
     from bench.experiments.durability.servers import FsyncServers, OwnServers, UserServers
@@ -302,8 +303,8 @@ def _product(
 
 @dataclass(frozen=True, slots=True)
 class CrashOptions(Options):
-    """The options of `lockbench crash`. None means the default. `cuts` is the number per group;
-    `rate` is the locks/s of each fleet."""
+    """The options of `lockbench crash`. None means the default. `cuts` is the number of crashes per
+    group. `rate` is the load of each fleet in locks/s."""
 
     instances: Sequence[int] | None = None
     policies: Sequence[AofPolicy] | None = None
@@ -372,8 +373,9 @@ def crash(outputs: Outputs, **values: object) -> Done[CrashResult]:
     restart    at once (trusted, or abstaining by the client), or delayed past
                the longest TTL
 
-    To continue a matrix that was interrupted, give its folder as --out. Exit code 5: a policy that
-    must be safe lost a lock or granted it twice. Exit code 4: an expected loss did not show.
+    To continue an interrupted matrix, give its folder as --out. Exit code 5 means that a lock was
+    lost or granted twice under a policy that must be safe. Exit code 4 means that an expected loss
+    did not show.
     """
     from bench.experiments.durability.loss_experiment import run_crash
 
@@ -435,12 +437,12 @@ def planner(
     html: Path | None,
     **values: object,
 ) -> int:
-    """Recommend an fsync policy from stored results: what each one costs, beside what a crash
-    loses.
+    """Recommend an fsync policy from stored results. The page shows the price of each policy beside
+    its losses in a crash.
 
     The planner reads stored results of `lockbench fsync` and `lockbench crash` and measures
-    nothing. Both must say AS EXPECTED and come from one machine and one server. Exit code 4: it
-    cannot recommend a policy yet.
+    nothing. Both results must have the verdict AS EXPECTED and come from one machine and one
+    server. Exit code 4 means that the planner cannot recommend a policy yet.
     """
     from msgspec.structs import replace
 
@@ -487,6 +489,6 @@ def planner(
 
 
 def _named_or_newest(named: Path | None, answer: Answer[Stored]) -> Stored | None:
-    """Return the result that the user named, or the newest of its kind in results/. None: there is
-    no result."""
+    """Return the result that the user named, or the newest result of this kind in results/. Return
+    None if there is no result."""
     return answer.read_file(named) if named else answer.newest(Path("results"))

@@ -1,5 +1,5 @@
-"""One cut: *N, AOF policy → a fleet under the shim; a crash, rng → which locks were lost, and which
-were granted twice*.
+"""One cut: *N, AOF policy → a fleet under the shim; a crash, rng → the lost locks, and the locks
+granted twice*.
 
     load        first clients take locks and never release them; there is one client per vote margin
     cut         the victims end under load; then their ledgers are read and their files are cut
@@ -9,11 +9,11 @@ were granted twice*.
                 them abstain
 
 Rules: a first client of margin m reaches q + m instances, including all victims. This is the worst
-case. A lock counts if its client received a lease. The second clients connected before the crash,
-and each asks for different locks. A running server is asked directly which locks it knows. For a
-dead server the append-only file is read the way a server reads it, whole commands only. After a
-power cut, the data that the ledger calls durable is kept; tests/integration/test_shim_on_ext4.py
-shows that this is true.
+case. A lock counts if its client received a lease. The second clients connect before the crash, and
+each client asks for different locks. A running server is asked directly which locks it knows. For a
+dead server the cut reads the append-only file as a server does, and an incomplete command does not
+count. A power cut keeps the data that the ledger calls durable.
+tests/integration/test_shim_on_ext4.py shows that the ledger is right.
 """
 
 import asyncio
@@ -44,9 +44,10 @@ from lockcore.bench import Rejoin, quorum_of
 from lockcore.clock import NS_PER_MS, NS_PER_S, drift_ns, monotonic_ns
 
 TICK_S = 0.01
-# The most concurrent acquires of one fleet. Without this limit they would pile up on a slow disk.
+# The most concurrent acquires of one fleet. Without this limit, acquires would pile up on a slow
+# disk.
 MOST_OUTSTANDING = 200
-# Each second client asks for this number of a margin's locks. It chooses the youngest locks.
+# Each second client asks for this number of locks of each margin. It chooses the youngest locks.
 ASKED = 20
 ASK_EVERY_S = 0.2
 AT_ONCE_ROUNDS = 3
@@ -58,7 +59,7 @@ Found = TypeVar("Found")
 
 
 class CrashPlace:
-    """The place of one fleet at a time. It belongs to one lane.
+    """A place for one fleet at a time. Each lane has one such place.
 
     All methods block and serve one thread at a time.
     """
@@ -91,7 +92,7 @@ class CrashPlace:
             control.words.note_writes = 1
 
     def close(self) -> None:
-        """End the fleet. More than one call does no harm."""
+        """End the fleet. It is safe to call this more than once."""
         self._fleet = None
         self._started.close()
 
@@ -115,8 +116,7 @@ class CrashPlace:
             control.words.sync_delay_ns = round(delay_s * NS_PER_S)
 
     def end(self, victims: Sequence[int], kind: str) -> dict[int, int]:
-        """End the victims, one immediately after the other. Return when each got its signal
-        (ns)."""
+        """End the victims, one immediately after the other. Return the time of each signal (ns)."""
         ended_ns = {}
         for index in victims:
             ended_ns[index] = monotonic_ns()
@@ -124,7 +124,7 @@ class CrashPlace:
         return ended_ns
 
     def examine(self, index: int, ended_ns: int, crash: Crash, torn: Random) -> LossLedger:
-        """Read the ledger of a dead instance. For a power cut, also cut its files."""
+        """Read the ledger of a dead instance. After a power cut, also cut the instance's files."""
         control = self._controls[index]
         instance = self.fleet.instances[index]
         files = [control.synced(path) for path in append_only_files(instance.folder)]
@@ -173,15 +173,15 @@ def keys_in(contents: Iterable[bytes]) -> set[str]:
 
 
 async def finish(work: Callable[..., Found], *arguments: object) -> Found:
-    """Run blocking work in a thread. If cancelled, wait for the end of the work first, so that
-    nothing is left half started."""
+    """Run blocking work in a thread. If the caller is cancelled, wait until the work has ended, so
+    that nothing is left half started."""
     job = asyncio.ensure_future(asyncio.to_thread(work, *arguments))
     try:
         return await asyncio.shield(job)
     except asyncio.CancelledError:
         await asyncio.wait([job])
         if not job.cancelled():
-            # The exception is read here so that asyncio does not log it as never retrieved.
+            # This line reads the exception, so that asyncio does not log it as never retrieved.
             job.exception()
         raise
 
@@ -195,8 +195,8 @@ class _First(Observer):
     leases: list[AttemptRecord] = field(default_factory=list)
 
     def observe(self, record: AttemptRecord) -> None:
-        """Keep an attempt that counts. A lock with another number of votes belongs to another
-        margin."""
+        """Keep the attempt if its lease has exactly this margin. A lock with another number of
+        votes belongs to another margin."""
         if record.outcome is Outcome.ACQUIRED and record.tally.granted == self.quorum + self.margin:
             self.leases.append(record)
 
@@ -211,8 +211,8 @@ def valid_until_ns(record: AttemptRecord) -> int:
 
 
 class OneCut:
-    """One planned cut. `prefix` is the prefix of its keys. Its random choices depend only on the
-    plan's seed, the crash and the cut's number."""
+    """One planned cut. `prefix` is the prefix of its keys. The random choices of a cut depend only
+    on the plan's seed, the crash and the cut's number."""
 
     def __init__(
         self, place: CrashPlace, plan: CrashPlan, crash: Crash, number: int, prefix: str
@@ -289,7 +289,7 @@ class OneCut:
         )
 
     async def _end_under_load(self) -> None:
-        """Take locks, end the victims meanwhile, and wait for the last replies."""
+        """Take locks, end the victims under this load, and wait for the last replies."""
         self._place.slow_syncs(sync_delay_s(self._crash, self._plan.latency_ms))
         stop = asyncio.Event()
         load = asyncio.ensure_future(self._load(stop))
@@ -351,8 +351,8 @@ class OneCut:
         return losses, await asyncio.gather(*asking)
 
     async def _known(self, ask: Callable[[int, Sequence[str]], set[str]]) -> dict[int, set[str]]:
-        """Return, for each victim, which of its acknowledged locks it still knows. `ask` finds this
-        out."""
+        """Return the acknowledged locks that each victim still knows. `ask` returns the locks that
+        one victim knows."""
         remembered = {}
         for index in self._victims:
             leases = [lease for first in self._firsts for lease in first.granted_by(index)]
@@ -363,7 +363,7 @@ class OneCut:
 
     def _losses(self, remembered: Mapping[int, set[str]], looked_ns: int) -> list[Loss]:
         """Return the losses of each margin among the locks valid at `looked_ns`. There is one entry
-        per victim, then one entry in which each lock counts once."""
+        per victim. The last entry combines all victims, and each lock counts once in it."""
         losses = []
         for first in self._firsts:
             grants = [
@@ -390,7 +390,7 @@ class OneCut:
         return losses
 
     async def _until_seen(self, second: AsyncRedlock) -> None:
-        """Return when the client is connected to every victim again, or after a time limit."""
+        """Wait until the client is connected to every victim again, at most for a time limit."""
         with suppress(TimeoutError):
             async with asyncio.timeout(RECONNECTED_S):
                 while not {second.instances[index].state for index in self._victims} <= {
@@ -400,8 +400,8 @@ class OneCut:
                     await asyncio.sleep(TICK_S)
 
     async def _contend(self, first: _First, way: int, rounds: int | None) -> AskedAgain:
-        """Ask for the youngest locks of the first client again and again. End when none of these
-        locks is valid any more."""
+        """Ask for the youngest locks of the first client again and again. Stop when no such lock is
+        valid any more."""
         second = self._seconds[way]
         ends_ns = {lease.resource: valid_until_ns(lease) for lease in first.leases[way::2][-ASKED:]}
         requested: set[str] = set()
@@ -430,7 +430,7 @@ class OneCut:
 
 
 def _task(stack: AsyncExitStack, work: Coroutine[object, object, Found]) -> asyncio.Task[Found]:
-    """Start a task that runs until it is done, but at most until the end of `stack`."""
+    """Start a task. The task is cancelled if it still runs when `stack` ends."""
     task = asyncio.create_task(work)
     stack.callback(task.cancel)
     return task

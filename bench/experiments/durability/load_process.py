@@ -6,10 +6,10 @@ open loop a Poisson process hands arrivals to free callers, and latency counts f
 start. The instance time-out is the longest possible one, so a slow fsync is measured instead of
 timed out. Every caller ends its cycle before a phase ends, so no lock is left on the servers.
 
-WAITAOF: a vote needs two things, the key was set, and WAITAOF's reply counts the local fsync.
-WAITAOF also replies at its time-out, so the count in its reply is checked. WAITAOF causes no fsync.
-It waits for the server's next fsync and blocks its connection meanwhile. So every caller has its
-own connections. Source: the reference page of WAITAOF (Redis 7.2).
+WAITAOF: a vote counts if the key was set and WAITAOF's reply counts the local fsync. WAITAOF also
+replies at its time-out, so the lock checks the count in the reply. WAITAOF causes no fsync. It
+waits for the server's next fsync and blocks its connection meanwhile. So every caller has its own
+connections. Source: the reference page of WAITAOF (Redis 7.2).
 """
 
 from array import array
@@ -38,7 +38,7 @@ from lockcore.clock import NS_PER_MS, NS_PER_S, drift_ns, monotonic_ns
 
 CONNECT_S = 5.0
 NO_DELAY = parse_delay("0")
-# A caller rests this long after a denied acquire.
+# A caller waits for this time after a denied acquire.
 REST_S = 0.005
 MOST_AWAITED = 1 << 20
 
@@ -48,7 +48,7 @@ Acquire = Callable[[str], Callable[[], bool] | str]
 
 
 def plain_lock(order: LoadOrder) -> Acquire:
-    """Return the acquire function of lockcore's Redlock on gevent, connected."""
+    """Connect lockcore's Redlock on gevent, and return its acquire function."""
     lock = Redlock.connect(  # noqa: S604 - a shell is a way of waiting here
         order.urls,
         shell="gevent",
@@ -83,7 +83,8 @@ class WaitAofLock:
         self._prefix = order.key_prefix
 
     def acquire(self, resource: str) -> Callable[[], bool] | str:
-        """Acquire a resource (see Acquire). If there is no lease, clean up."""
+        """Acquire a resource as the type Acquire describes. If there is no lease, remove the
+        keys."""
         valid_until_ns = monotonic_ns() + int(TTL_MS * NS_PER_MS) - drift_ns(TTL_MS, 0.01)
         key = f"{self._prefix}{resource}"
         token = token_urlsafe()
@@ -106,8 +107,8 @@ class WaitAofLock:
         return bool(was_set) and bool(synced[0] >= 1)
 
     def _has_quorum(self, ask: Callable[[Redis], bool]) -> bool:
-        """Return whether a quorum answered yes. This is known at the latest when all instances have
-        answered.
+        """Return whether a quorum answered yes, as soon as this is certain. A negative answer waits
+        for all instances.
 
         An instance gets the question only after it has answered the previous one.
         """
@@ -129,8 +130,8 @@ class WaitAofLock:
 
 
 class PhaseTally:
-    """The counts of one phase for all callers, in its `window` (ns). Without a `pacer`, each caller
-    starts again as soon as it has its reply."""
+    """The counts of one phase for all callers. The phase is measured in its `window` (ns). Without
+    a `pacer`, each caller starts again as soon as it has its reply."""
 
     def __init__(self, window: tuple[int, int], pacer: Pacer | None = None) -> None:
         self.window = window
@@ -142,8 +143,8 @@ class PhaseTally:
         self.release_failures = 0
 
     def call(self, resource: str, acquire: Acquire, holds_ns: Iterator[int] | None = None) -> None:
-        """Run one caller until the end of the window: acquire, hold for the time from `holds_ns`,
-        release."""
+        """Run one caller until the end of the window. The caller acquires, holds for the next time
+        of `holds_ns`, and releases."""
         start_ns, stop_ns = self.window
         while (due_ns := monotonic_ns()) < stop_ns and (
             self.pacer is None or (due_ns := self.pacer.take())
@@ -172,7 +173,7 @@ class PhaseTally:
 
 
 class Callers:
-    """All callers, connected. There are `clients` × `pipeline` callers, and each has its own
+    """All connected callers. There are `clients` × `pipeline` callers, and each caller has its own
     resource."""
 
     def __init__(self, order: LoadOrder) -> None:
@@ -236,7 +237,8 @@ class Callers:
 
 
 def main() -> None:
-    """Connect as the order says and report that. Then answer every phase with its figures."""
+    """Connect the callers of the order, and report that they are connected. Then answer every phase
+    with its figures."""
     for order in islice(orders(LoadOrder), 1):
         # The WAITAOF lock uses redis-py, which needs gevent's patch. lockcore's own gevent shell
         # needs no patch.

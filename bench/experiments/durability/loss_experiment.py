@@ -5,8 +5,8 @@ Rules: the experiment starts its own servers on loopback, under the fault shim. 
 goes to the journal at once. A lane is a worker that makes one cut after another. It keeps its fleet
 if the next cut has the same N and policy. Large fleets get fewer lanes. The random choices of a cut
 depend only on seed, crash and number, never on the lane. A cut that fails is tried again on a new
-fleet. If it keeps failing, its group gets one more try at the end, when fewer fleets run at once.
-After that the group is given up, and the result names the reason.
+fleet. If the cut keeps failing, its group gets one more try at the end, when fewer fleets run at
+once. If this try fails, too, the experiment gives the group up, and the result names the reason.
 """
 
 import asyncio
@@ -52,15 +52,16 @@ from lockcore.clock import NS_PER_S
 FLEETS_PER_CORE = 7
 MOST_FLEETS = 16
 TRIES = 3
-# At the end, failed groups are tried once more, with this many times fewer fleets at once.
+# At the end, failed groups get one more try. The number of concurrent fleets is then divided by
+# this factor.
 _FEWER = 4
 _LOOK_S = 0.05
 # Threads start and end fleets, and also run the handshake of every client.
 _THREADS_PER_LANE = 8
-# The connections to one instance: one client per margin, two second clients, and the experiment's
-# own questions.
+# The connections to one instance. They serve one client per margin, two second clients, and the
+# experiment's own questions.
 _CLIENTS = 6
-# A cut that takes this long has hung.
+# A cut that takes this long (s) is stuck.
 _CUT_S = 90.0
 
 
@@ -72,7 +73,7 @@ def run_crash(order: ExperimentOrder[CrashPlan], show: Show) -> Done[CrashResult
     with Experiment(order) as experiment:
         experiment.raising = False
         with closing(CrashPlace(server)) as place:
-            # A fleet is opened once to check whether this server loads the shim.
+            # The experiment opens one fleet first, to check whether this server loads the shim.
             place.open(1, "none")
         same = {**order.plan.to_json(), "server": server.sha256}
         cuts = partial(_Cuts, order, server, show)
@@ -86,7 +87,7 @@ def concluded(
     cuts: Sequence[CutFacts],
     failures: Sequence[str] = (),
 ) -> CrashResult:
-    """Return the result that follows from the cuts. Only groups with all their cuts count."""
+    """Return the result that follows from the cuts. Only complete groups count."""
     of_groups = ([cut for cut in cuts if cut.crash == crash] for crash in plan.crashes)
     finished = [group_cuts for group_cuts in of_groups if len(group_cuts) >= plan.cuts]
     rows = [row for of_group in finished for row in cells(of_group)]
@@ -196,7 +197,7 @@ class _Cuts:
                     self._show(f"{crash.key}: {done}, {self._pace.left}")
 
     async def _tried(self, place: CrashPlace, crash: Crash, number: int) -> CutFacts | None:
-        """Make the cut, with a few tries. Return None if it was given up."""
+        """Make the cut, with a few tries. Return None if all tries failed."""
         for _ in range(TRIES):
             prefix = f"lockbench:{self._run_id}:{next(self._tries)}:"
             try:

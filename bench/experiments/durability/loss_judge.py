@@ -1,5 +1,5 @@
-"""The cost of crashes: *cuts of one kind → locks lost, double grants, and whether both are as
-expected*. Pure.
+"""The judgement of crashes: *cuts of one kind → lost locks, double grants, and a verdict on both*.
+Pure.
 
 - A lock is *lost* if an instance had acknowledged it and no longer knows it after the restart,
   while the lease is still valid.
@@ -7,9 +7,9 @@ expected*. Pure.
   lease with q + margin votes is unknown to N − q − margin instances from the start. So a double
   grant needs at least 2q − N + margin of its voters to forget it.
 - everysec postpones writes while a sync runs, so `kill -9` may then lose acknowledged locks. Such
-  cuts are counted apart. Only the ledger decides which cuts these are. Every other loss is a
-  violation there.
-- A row is judged only by its own figures, so a later reader gets the same word (`earned`).
+  cuts are counted apart. Only the ledger decides whether a sync explains a loss. An unexplained
+  loss after `kill -9` is a violation.
+- A row is judged only by its own figures, so `earned` gives a stored row the same verdict.
 
 Source: Redis aof.c (flushAppendOnlyFile); the Redlock text, "Performance, crash recovery and
 fsync"; the rule of three.
@@ -40,11 +40,11 @@ from bench.measure.expectation import (
 )
 from bench.measure.verdict import Verdict
 
-# The word of a row, and the reason. There is no reason if the row is as expected.
+# The verdict on a row, and the reason. There is no reason if the row is as expected.
 Judged = tuple[RowWord, str | None]
 # The warning about a group that was given up contains these words.
 GIVEN_UP = ": given up: "
-# From this share of the locks at stake on, the loss counts as nearly all.
+# If at least this share of the locks at stake is lost, the loss counts as nearly all.
 NEARLY_ALL = 0.9
 # A requested sync may wait this long for its thread. During this time it is not yet in the ledger.
 ASKED_FOR_S = 0.1
@@ -53,8 +53,9 @@ ASKED_FOR_S = 0.1
 @dataclass(frozen=True, slots=True)
 class LossLedger:
     """The data of the shim's ledger about a dead instance. `in_flight` is the number of running
-    syncs. `synced_after_write`: a sync had ended, and nothing was written after it. `since_write_s`
-    is the time from the last append to the end; None means not known."""
+    syncs. `synced_after_write` means that a sync had ended and nothing was written after this sync.
+    `since_write_s` is the time from the last append to the end of the instance. None means that
+    this time is not known."""
 
     instance: int
     in_flight: int
@@ -62,8 +63,8 @@ class LossLedger:
     since_write_s: float | None
 
     def explains(self, window_s: float | None) -> bool:
-        """Whether a sync may have postponed writes. The sync was running, had just ended, or was
-        waiting for its thread."""
+        """Return whether a sync may have postponed writes. This is possible if the sync was
+        running, had just ended, or was waiting for its thread."""
         since_s = self.since_write_s
         asked_for = (
             since_s is not None and window_s is not None and window_s <= since_s <= ASKED_FOR_S
@@ -109,7 +110,7 @@ class CutFacts:
 
     @property
     def is_in_flight(self) -> bool:
-        """Whether a ledger showed a running sync at the end of its instance. For everysec, whether
+        """True if a ledger showed a running sync at the end of its instance. For everysec: true if
         a ledger explains a loss."""
         if self.crash.policy != "everysec":
             return any(ledger.in_flight > 0 for ledger in self.ledgers)
@@ -143,7 +144,7 @@ def _longest(losses: Iterable[Loss]) -> float | None:
 
 
 def spread(values: Iterable[float]) -> MedianAndMax:
-    """Return median and maximum. Both are None if there are no values."""
+    """Return the median and the maximum of the values. Both are None if there are no values."""
     numbers = list(values)
     return MedianAndMax(
         median=statistics.median(numbers) if numbers else None, max=max(numbers, default=None)
@@ -151,8 +152,8 @@ def spread(values: Iterable[float]) -> MedianAndMax:
 
 
 def group(cuts: Sequence[CutFacts], margin: int | None = None) -> CrashGroup:
-    """Return the losses of a group of cuts (at least one), for one margin or for all locks. If a
-    sync in flight excuses losses, cuts with such a sync are counted apart."""
+    """Return the losses of a group of at least one cut, for one margin or for all locks. If a sync
+    in flight excuses losses, cuts with a sync in flight are counted apart."""
     crash = cuts[0].crash
     apart = crash.promised_loss == "none-unless-in-flight"
     in_flight = [cut.of(margin) for cut in cuts if cut.is_in_flight]
@@ -184,9 +185,10 @@ Group = TypeVar("Group", bound=CrashGroup)
 
 
 def judged(one: Group) -> Group:
-    """Return a group or a row with its word and the other fields that follow from its own figures.
+    """Return a group or a row with its verdict and the other fields that follow from its own
+    figures.
 
-    The word of a row is the worse one of its losses and its double grants.
+    The verdict on a row is the worse verdict of its losses and its double grants.
     """
     one = replace(
         one,
@@ -205,7 +207,7 @@ def judged(one: Group) -> Group:
 
 
 def judge_loss(losses: CrashGroup) -> Judged:
-    """Return the word on the losses of a group, from the group's own figures."""
+    """Return the verdict on the losses of a group, from the group's own figures."""
     unexplained = losses.unexplained
     if losses.policy == "everysec" and losses.kind in ("kill", "kill-slow-fsync") and unexplained:
         return VIOLATED, f"{unexplained} acknowledged locks were lost without a sync in flight"
@@ -262,7 +264,7 @@ def _asked(cuts: Sequence[CutFacts], margin: int, *, abstention: bool) -> list[A
 
 
 def judge_double_grants(row: CrashRow) -> Judged:
-    """Return the word on the second client's grants, from the row's own figures."""
+    """Return the verdict on the second client's grants, from the row's own figures."""
     expected = row.promised_double_grants(row.margin, abstention=row.abstention)
     if not row.asked:
         return NOT_KNOWN, "no lock was asked for while it was valid"
@@ -278,8 +280,7 @@ def judge_double_grants(row: CrashRow) -> Judged:
 
 
 def earned(result: CrashResult) -> CrashResult:
-    """Return `result` with words and verdict computed again from the figures of its groups and
-    rows."""
+    """Return `result` with all verdicts computed again from the figures of its groups and rows."""
     groups = tuple(map(judged, result.groups))
     rows = tuple(map(judged, result.rows))
     failures = [warning for warning in result.warnings if GIVEN_UP in warning]

@@ -1,6 +1,6 @@
 """The plan of crashes: *instances, quick or full → groups of cuts, their durations, impossible
-crashes*. A group serves every vote margin and both kinds of second client. So a cell is a group ×
-margin × abstention."""
+crashes*. A group covers every vote margin and both kinds of second client. So a cell is one group,
+one margin and one kind of second client."""
 
 from collections.abc import Sequence
 from typing import Annotated
@@ -19,16 +19,16 @@ from bench.measure.section import Amount, Section, builtins_of
 from lockcore.bench import quorum_of
 
 TTL_MS = 2000
-# The number of cuts per group. A fault that none of them shows happens in fewer than one of seven
-# cuts (95 % sure).
+# The number of cuts per group. If no cut shows a fault, the fault happens in fewer than one of
+# seven cuts, with 95 % certainty.
 CUTS = 20
 # `--quick` tests all policies and kinds at this N.
 DEPTH = 3
-# `everysec` syncs once in this time. A load lasts `SETTLE_S` plus a random share of this time.
+# `everysec` syncs once in this time. A load lasts for `SETTLE_S` plus a random part of this time.
 CYCLE_S = 1.0
 SETTLE_S = 1.1
 # The delay of a slow fsync. `always` gets a shorter delay, because every acquire waits for an
-# fsync, for at most a quarter of the TTL.
+# fsync, and this wait may last at most a quarter of the TTL.
 SLOW_SYNC_S = 1.5
 SLOW_ALWAYS_S = 0.2
 # The time from the end of the instances to the end of the last lease, including restarts and
@@ -42,9 +42,9 @@ _MAIN = {
 
 
 class CrashPlan(Section, frozen=True):
-    """The planned crashes. Each is made `cuts` times.
+    """The planned crashes. Each crash is made `cuts` times.
 
-    `locks_per_s`: the load offered to each fleet; `latency_ms`: the delay added to fsyncs.
+    `locks_per_s` is the load offered to each fleet. `latency_ms` is the delay added to fsyncs.
     """
 
     crashes: Annotated[tuple[Crash, ...], Meta(min_length=1)]
@@ -55,7 +55,7 @@ class CrashPlan(Section, frozen=True):
     latency_ms: Amount = 0.0
 
     def to_json(self) -> dict[str, object]:
-        """Return the values that must be equal for a journal to be continued."""
+        """Return the values that must be equal if a journal is to be continued."""
         return {"experiment": "crash", **builtins_of(self), "ttl_ms": TTL_MS}
 
     @property
@@ -84,7 +84,7 @@ def lanes_of(crash: Crash) -> float:
 
 
 def seconds_of(crash: Crash) -> float:
-    """Return about how long (s) one cut keeps one lane busy."""
+    """Return the approximate time (s) for which one cut keeps one lane busy."""
     return (sum(load_range_s(crash)) / 2 + AFTER_S) * lanes_of(crash)
 
 
@@ -97,9 +97,9 @@ def is_possible(policy: AofPolicy, kind: CrashKind) -> bool:
 
 
 def full_crashes(instances: Sequence[int]) -> list[Crash]:
-    """Return every possible crash. One instance, a quorum, or all instances crash at once. All
-    crashes have a restart at once. The kind with the largest loss also has a delayed restart: `kill
-    -9` without a file, a power cut with a file."""
+    """Return every possible crash. One instance, a quorum, or all instances crash at once. Every
+    crash occurs with an immediate restart. The kind with the largest loss also occurs with a
+    delayed restart. This kind is `kill -9` without a file, and a power cut with a file."""
     return [
         Crash(count, policy, kind, crashed, restart)
         for count in instances

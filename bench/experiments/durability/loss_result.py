@@ -1,5 +1,5 @@
 """The data that `lockbench crash` stores: *groups of cuts, cells by margin and abstention*. A lock
-counts once, even if several instances lost it."""
+counts once, even if several instances have lost the lock."""
 
 from collections.abc import Sequence
 from typing import Annotated, Literal, Self
@@ -58,12 +58,12 @@ class Crash(Section, frozen=True):
 
     @property
     def key(self) -> str:
-        """Its name in journals, sentences and progress lines."""
+        """The group's name in journals, sentences and progress lines."""
         return f"N={self.instances} {self.policy} {self.kind} of {self.crashed}, {self.restart}"
 
     @property
     def crash(self) -> Annotated[str, says("its kind, in words")]:
-        """Its kind, in words."""
+        """The kind of crash, in words."""
         return KINDS[self.kind]
 
     @property
@@ -85,7 +85,7 @@ class Crash(Section, frozen=True):
         return "none-unless-in-flight" if self.kind == "kill" else "some"
 
     def promised_double_grants(self, margin: int, *, abstention: bool) -> Expected:
-        """Return the double grants to expect while a first lease of `margin` is valid."""
+        """Return the expected double grants while a first lease of `margin` is valid."""
         quorum = quorum_of(self.instances)
         forgetting = min(self.crashed, quorum + margin)
         if (
@@ -153,7 +153,7 @@ class CrashRow(CrashGroup, frozen=True, kw_only=True):
 
     @property
     def name(self) -> str:
-        """Its name in sentences."""
+        """The row's name in sentences."""
         return f"{self.key}, margin {self.margin}{', abstaining' if self.abstention else ''}"
 
 
@@ -164,7 +164,8 @@ class Most(Section, frozen=True, kw_only=True):
 
 
 class Losses(Section, frozen=True, kw_only=True):
-    """The worst losses of the groups of cuts. If there were power cuts, only these count."""
+    """The worst losses of the groups of cuts. If there were power cuts, only the power cuts
+    count."""
 
     cuts: Annotated[Count, says("crashes made")]
     lost_per_cut: Annotated[Most, says("acknowledged locks lost per crash", label="locks lost")]
@@ -176,8 +177,8 @@ class Losses(Section, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, rows: Sequence[CrashRow], groups: Sequence[CrashGroup] = ()) -> Self:
-        """Return the losses of these rows. The rows of one group share its cuts, so the cuts count
-        once. `groups` hold the losses of all margins together."""
+        """Return the losses of these rows. The rows of one group share the group's cuts, so each
+        cut counts once. `groups` hold the losses of all margins together."""
         cuts = {row.key: row.cuts for row in rows}
         whole = [group for group in groups if group.key in cuts] or rows
         return cls(
@@ -201,12 +202,12 @@ class Losses(Section, frozen=True, kw_only=True):
 
     @property
     def is_safe(self) -> bool:
-        """Whether cuts were made and none led to a double grant."""
+        """True if cuts were made and no cut led to a double grant."""
         return self.cuts > 0 and not self.double_grants
 
     @property
     def granted_twice(self) -> Annotated[str, says("of those asked for", unit="count")]:
-        """The number of locks that were granted twice, and of those asked for."""
+        """The number of locks granted twice, of all locks that a second client asked for."""
         return f"{self.double_grants:,} of {self.asked:,}"
 
     @property
@@ -216,8 +217,8 @@ class Losses(Section, frozen=True, kw_only=True):
 
     @property
     def bound(self) -> str:
-        """The bound if no lock was granted twice, 95 % sure (rule of three); "" with too few
-        crashes."""
+        """The 95 % bound (rule of three) if no lock was granted twice. "" after a double grant or
+        with too few crashes."""
         if self.double_grants or self.cuts < LEAST_CUTS:
             return ""
         return f"95 % sure: fewer than 1 crash in {self.cuts // 3:,}"

@@ -1,5 +1,6 @@
 """The texts of `lockbench crash`: *its result → lost locks and locks granted twice, on a page*.
-Losses that must not happen stand in one line. Other losses stand in tables that fit 80 columns."""
+Losses that must not happen are in key figures of one line each. Other losses are in tables that fit
+80 columns."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -104,8 +105,9 @@ def _of_everysec(groups: Sequence[CrashGroup]) -> list[CrashGroup]:
 
 
 def _claims(result: CrashResult) -> Iterator[KeyFigure]:
-    """Yield each loss that must not happen, over all its rows and with its bound. Then yield the
-    effect of the margin. The most important claims come first."""
+    """Yield one key figure per claim, with the bound. The first claims are about always, everysec,
+    delayed restarts and clients that abstain. The last claims are about the effect of the
+    margin."""
     at_once = [row for row in result.rows if row.restart == "at-once" and not row.abstention]
     one_of_odd = [row for row in at_once if row.crashed == 1 and row.instances % 2]
     if always := [row for row in result.rows if row.policy == "always"]:
@@ -186,8 +188,9 @@ def _parts(result: CrashResult) -> Iterator[Part]:
 
 
 def _doubled(crashes: Crashes, margin: int | None, row: CrashRow) -> str:
-    """Return the double grants of this row's crash to a client that trusts, for locks of this
-    margin. None means the client that abstains."""
+    """Return the double grants after this row's crash. With a `margin`, count locks of this margin
+    and the client that trusts restarted servers. Without a margin, count the client that
+    abstains."""
     chosen = [
         one
         for one in crashes[row.key]
@@ -205,7 +208,8 @@ def _waited(crashes: Crashes, abstention: bool, row: CrashRow) -> str:
 
 
 def _tells(row: CrashRow) -> bool:
-    """Return whether a row says more than that no lock may be lost and none was lost."""
+    """Return whether a row is worth showing: locks may be lost, were granted twice, or are not as
+    expected."""
     may_lose = row.expected_loss not in ("none", "none-unless-in-flight")
     return may_lose or row.double_grants > 0 or bool(row.mark)
 

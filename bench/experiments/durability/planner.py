@@ -1,12 +1,12 @@
-"""Speed beside losses: *rows of `lockbench fsync`, a result of `lockbench crash` → the planner's
-page*. Pure.
+"""The planner, which shows speed beside losses: *rows of `lockbench fsync`, a result of `lockbench
+crash` → the planner's page*. Pure.
 
-One option is N × policy × restart of a crashed instance × whether clients let it abstain. Its speed
-is the maximum, and p99 at 80 % of the maximum. The load for this is the one reference load that was
-measured for most options. Its losses are the worst of its power cuts, whole or torn. Nothing is
-interpolated, so a figure that was not measured is null. The price of a policy is the whole range
-over all measurements. Only ratios with an interval are quoted, never a bound. The page's advice is
-in `advice.py`.
+An option combines N, the policy, the restart of a crashed instance, and whether clients let this
+instance abstain. The option's speed is the maximum, and p99 at 80 % of the maximum. Both come from
+one reference load, which was measured for most options. The option's losses are the worst losses of
+its power cuts, with and without a torn tail. Nothing is interpolated, so a figure that was not
+measured is null. The price of a policy is the whole range over all measurements. Only ratios with
+an interval are quoted, never a bound. The page's advice is in `advice.py`.
 """
 
 from collections import Counter
@@ -41,14 +41,14 @@ from bench.measure import verdict as words
 from bench.measure.environment import Environment
 from bench.measure.verdict import Evidence, Verdict, conclude
 
-# Each way needs this number of cuts. With fewer, a fault that occurs in one of seven cuts may stay
-# hidden (rule of three).
+# Each way needs this number of cuts. With fewer cuts, a fault that occurs in one of seven cuts may
+# stay hidden (rule of three).
 CUTS = 20
 # Two results that are shown together may be at most this many days apart.
 MOST_DAYS = 31
 MACHINE = ("cpu_model", "cores", "memory_bytes", "kernel")
-# A disk that is slower by this factor is another disk. Below half a millisecond all disks count as
-# fast.
+# A disk that is slower by this factor counts as a different disk. Below half a millisecond all
+# disks count as equally fast.
 UNLIKE = 3.0
 LEAST_MS = 0.5
 POWER_CUTS = ("power-cut", "power-cut-torn")
@@ -92,8 +92,8 @@ def plan_page(
 
 
 def _most_complete(options: Sequence[PlannerOption]) -> int | None:
-    """Return the N with the most options whose speed and losses are both known. If several are
-    equal, return the largest N."""
+    """Return the N with the most options for which both speed and losses are known. If several N
+    are equal, return the largest N."""
     counts = Counter(one.instances for one in options)
     whole = Counter(one.instances for one in options if one.crash and one.acquired_per_s)
     return max(counts, key=lambda count: (whole[count], count), default=None)
@@ -119,14 +119,14 @@ def judged(rows: Rows, conditions: FsyncConditions, *, interrupted: bool) -> dic
 
 def earned(result: FsyncResult) -> FsyncResult:
     """Return a stored `result`, judged again by its rows. Its page loses the figures about crashes.
-    They came from another result, and that result must be read again (`price_words.beside`)."""
+    These figures came from another result, and `price_words.beside` must read that result again."""
     return replace(result, **judged(result.rows, result.conditions, interrupted=result.interrupted))
 
 
 def apart(speed: FsyncResult, losses: CrashResult) -> str:
-    """Return why the two results may not be shown together; "" if they may. Both must be as
-    expected, from one machine and one server, within a month. No result stores a machine name, so
-    processor, memory and kernel identify the machine."""
+    """Return the reason why the two results may not be shown together, or "" if there is none. Both
+    results must be as expected, from one machine and one server, and at most a month apart. No
+    result stores a machine name, so processor, memory and kernel identify the machine."""
     for name, result in (("speed", speed), ("losses", losses)):
         verdict = result.verdict
         if verdict.word != words.AS_EXPECTED.text:
@@ -232,8 +232,8 @@ def _unmeasured(
 
 
 def _of_slow_disks(page: PlannerPage, crash: CrashResult) -> Iterator[str]:
-    """Yield what is not known about slower disks. The losses belong to the disk of the crashes. A
-    slower disk changes them, as it changes the price."""
+    """Yield the gaps in the data about slower disks. The losses were measured on the disk of the
+    crashes. A slower disk changes the losses, just as it changes the price."""
     crashed_on = crash.conditions.disk
     reference = page.reference
     crash_disk = crash.fleet.fdatasync_s
@@ -272,7 +272,7 @@ def _of_slow_disks(page: PlannerPage, crash: CrashResult) -> Iterator[str]:
 
 
 def _is_unlike(one_ms: float, other_ms: float) -> bool:
-    """Whether one fsync takes several times as long as the other."""
+    """Return whether one fsync takes several times as long as the other fsync."""
     return max(one_ms, other_ms) > UNLIKE * max(min(one_ms, other_ms), LEAST_MS)
 
 
@@ -284,8 +284,8 @@ def _disk_text(disk: str, fdatasync_ms: float | None) -> str:
 
 
 def _reference(rows: Rows) -> Setup | None:
-    """Return the load that most N and policies share. If several are equal, an added delay of 2 ms
-    comes first, then the slowest disk, then the most callers up to 256."""
+    """Return the load that most N and policies share. If several loads are equal, prefer an added
+    delay of 2 ms, then the slowest disk, then the most callers up to 256."""
     of_policies = [row for row in find_rows(rows) if row.policy != "none"] or find_rows(rows)
     counts = Counter(row.setup for row in of_policies)
 
@@ -318,7 +318,7 @@ def _options(
             yield option
             continue
         for (restart, abstention), ends in sorted(crashed.items()):
-            # The worst end is a power cut. Only `none` has no power cuts.
+            # The worst crash is a power cut. Only `none` has no power cuts.
             power_cuts = [cell for cell in ends if cell.kind in POWER_CUTS]
             yield replace(
                 option,

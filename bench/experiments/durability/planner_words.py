@@ -1,6 +1,6 @@
 """The texts of `lockbench planner`: *the planner's page of a result → its answer, its tables, its
-picture*. `lockbench fsync` shows a part of it. Tables fit 80 columns. An en dash stands for a
-figure that was not measured or has no interval."""
+picture*. `lockbench fsync` shows a part of this page. Tables fit 80 columns. An en dash stands for
+a figure that was not measured or has no interval."""
 
 from collections.abc import Iterator, Sequence
 
@@ -101,7 +101,7 @@ def disk_text(disk: DiskFigures | None) -> str:
 
 
 def advice_lines(page: PlannerPage) -> Iterator[Sentence]:
-    """Yield the advice and the gaps in the data, with doubts before both. Then say how to read the
+    """Yield the doubts, then the advice and the gaps in the data, then help for reading the
     figures."""
     yield from (Sentence("warning", text) for text in page.warnings)
     advice = choices(page) or [("next", page.advice[0])]

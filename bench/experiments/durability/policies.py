@@ -1,7 +1,8 @@
 """The terms that prices, losses and the planner's page share: *policies, crashes, ways of restart,
 disks → their names and meanings*. Pure.
 
-A way is a policy, how a crashed server restarts, and how clients treat it then.
+A way combines a policy, the restart of a crashed server, and the clients' treatment of the
+restarted server.
 """
 
 from collections.abc import Mapping
@@ -41,17 +42,19 @@ def terms(*names: str) -> dict[str, str]:
 
 
 def disk_name(added_ms: float) -> str:
-    """Name the disk by the delay that is added to each fsync, or as raw."""
+    """Return a disk's name: the delay that is added to each fsync, or `raw`."""
     return f"+{added_ms:g} ms" if added_ms else "raw disk"
 
 
 def server_policy(policy: Policy) -> AofPolicy:
-    """Return the policy that the servers use for this policy."""
+    """Return the policy of the servers. It is everysec for `waitaof`, and the same policy
+    otherwise."""
     return "everysec" if policy == "waitaof" else policy
 
 
 class Way(NamedTuple):
-    """A policy, how a crashed server restarts, and whether clients let it abstain."""
+    """A way to run the servers: a policy, the restart of a crashed server, and whether clients let
+    this server abstain."""
 
     policy: Policy
     restart: Restart
@@ -59,12 +62,12 @@ class Way(NamedTuple):
 
     @property
     def back(self) -> str:
-        """How a crashed server comes back, in words."""
+        """The way of restart, in words."""
         if self.restart == "delayed":
             return self.restart
         return "at once, clients abstain" if self.abstention else "at once"
 
     @property
     def waits(self) -> bool:
-        """Whether no vote of a restarted server counts before the longest TTL is over."""
+        """True if no vote of a restarted server counts before the longest TTL has passed."""
         return self.abstention or self.restart == "delayed"

@@ -1,11 +1,12 @@
-"""The price of an fsync policy: *a matrix of cells → visits in random order, in turns → a judged,
-written result*.
+"""The measurement of the price of an fsync policy: *a matrix of cells → visits in random order,
+interleaved → a judged, written result*.
 
 Rules: a finished block goes to the journal before the next block begins. So an interrupted matrix
 can be continued, but only on the same server. In a block the policies are measured alternately,
 forward and backward, so each pass makes pairs. After that, an open loop offers each policy 80 % of
 its maximum *in this block*. The open loop is stored with the first visit. The servers' counters
-include the warm-up and the drain of a load. So do the leases by which the counters are divided.
+include the warm-up and the drain of a load. The counters are divided by a number of leases that
+includes both, too.
 """
 
 from collections import Counter
@@ -53,15 +54,15 @@ from bench.topology.probe import InfoSnapshot, delta, info_snapshot
 
 # The load process must answer within this time, plus the time of the phase itself.
 PATIENCE_S = 60.0
-# If blocks without a grant outnumber the measured visits by more than this, something else is
-# wrong.
+# If the number of blocks without a grant exceeds the number of measured visits by more than this,
+# something else is wrong.
 MOST_BARREN = 3
 
 
 def run_fsync(
     order: ExperimentOrder[FsyncPlan], show: Show, open_servers: Callable[[], FsyncServers]
 ) -> Done[FsyncResult]:
-    """Measure the missing visits of `order`, and write the result when all are there. Raises
+    """Measure the missing visits of `order`, and write the result when all visits are there. Raises
     BenchError if this machine cannot measure it, and KeyboardInterrupt if Ctrl-C came before the
     first finished block."""
     with Experiment(order) as experiment, lent(open_servers()) as servers:
@@ -128,7 +129,7 @@ class _Visits:
             pace.did(plan.block_s(block))
 
     def _visited(self, block: Block) -> Sequence[VisitSeen]:
-        """Return the visits of a block. Return nothing if no lock was granted, as long as that is
+        """Return the visits of a block. Return no visits if no lock was granted, as long as this is
         rare."""
         prefix = f"lockbench:{self._run_id}:"
         cell = block[0]
@@ -149,8 +150,8 @@ class _Visits:
                 return ()
 
     def result(self, header: Header) -> FsyncResult:
-        """Return everything measured so far, beside the newest losses. Give borrowed servers
-        back."""
+        """Return all measurements so far, beside the newest losses. Restore the settings of the
+        user's servers."""
         rows = rows_of(self._journal.pieces)
         plan = self._plan
         conditions = FsyncConditions(
@@ -168,7 +169,7 @@ class _Visits:
             warnings=(*self._limits(), *warnings_of(rows, judgement["findings"])),
         )
         result = PRICES.beside(result, self._results)
-        # The user must learn of the trouble, but no measured block may be lost because of it.
+        # The user must see this problem, but it must not discard any measured block.
         if trouble := self._servers.close():
             result = structs.replace(result, warnings=(*result.warnings, trouble))
         return result
@@ -278,8 +279,8 @@ def servers_did(before: Sequence[InfoSnapshot], after: Sequence[InfoSnapshot]) -
     """
     deltas = [delta(old, new) for old, new in zip(before, after, strict=True)]
     for old, change in zip(before, deltas, strict=True):
-        # The server answered before the load. So it has ended, or another server has taken its
-        # place.
+        # The server answered before the load. So the server has ended, or another server has taken
+        # its place.
         if change.warning and old.values is not None:
             raise EnvironmentNotReadyError(
                 f"{change.address} did not live through the load ({change.warning}); see "

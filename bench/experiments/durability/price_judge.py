@@ -1,16 +1,17 @@
-"""The results of the visits: *visits → a row per cell and load → the price of always, in pairs →
-findings, each judged*. Pure.
+"""The judgement of the visits: *visits → a row per cell and load → the price of always, in pairs →
+judged findings*. Pure.
 
 - Histograms of repeats are merged. Percentiles are never averaged. The work of a server is divided
   by the leases of the same time.
 - The difference of two policies is the Hodges-Lehmann estimate over pairs of visits, with its exact
-  interval. The interval needs at least six pairs. Rates are never compared without it. `none` takes
-  no turns and has no pairs, so it is not compared.
-- Only the contents of the matrix are judged. The answer is "not known" if most figures only bound
-  the truth (≥), come from a queue or from a late load. The same holds if more than a quarter of the
-  visits is missing.
-- On a disk that syncs for nearly nothing, `always` cannot be slower, so this is not judged there.
-- No callers contend, so no acquire may be refused, unless a release failed before.
+  interval. The interval needs at least six pairs. Rates are never compared without an interval.
+  `none` does not take turns with other policies and has no pairs, so it is not compared.
+- Only the cells of the matrix are judged. The answer is "not known" if most figures are only lower
+  bounds (≥), or come from a load with a queue or a late start. The answer is also "not known" if
+  more than a quarter of the visits is missing.
+- On a disk with nearly free syncs, `always` cannot be clearly slower. There the order of the
+  policies is not judged.
+- Callers do not contend. So an acquire may be refused only if a release has failed before.
 """
 
 import math
@@ -51,15 +52,15 @@ from bench.scenario.quantity import parse_delay
 
 # Twice the standard deviation of interleaved pairs of the same code, which is 7.5 %.
 NOISE = 0.15
-# At least this share of the visits must be made. With fewer visits, about half of all pairs of
+# At least this share of the visits must be made. With a smaller share, about half of all pairs of
 # policies would lack a visit (0.75² = 0.56).
 MADE_SHARE = 0.75
-# The least value of two fsyncs' time ÷ one cycle of the fastest policy. Below it, noise may hide
+# The least time of two fsyncs, in cycles of the fastest policy. Below this value, noise may hide
 # the price of `always`.
 CHEAP_SYNC = 1.0
 BEHIND_SHARE = 0.01
-# The allowed lag of grants behind arrivals, in standard deviations of the number of arrivals. That
-# number is a Poisson count.
+# The allowed lag of grants behind arrivals, in standard deviations of the number of arrivals. The
+# number of arrivals is a Poisson count.
 BEHIND_SIGMAS = 2.0
 
 Rows = Sequence[FsyncRow]
@@ -100,14 +101,14 @@ def find_rows(
 
 
 def like(row: FsyncRow) -> dict[str, Any]:
-    """Return the values that a row shares with the rows it is compared with (N, callers, hold,
-    added latency), for `find_rows`."""
+    """Return the values that a row must share with the rows that it is compared with, for
+    `find_rows`. These values are N, callers, hold and added latency."""
     return {name: getattr(row, name) for name in MatrixPlace.__struct_fields__}
 
 
 def sustained(loads: Loads) -> bool | None:
-    """Return whether the grants kept up with the arrivals. A gap of 1 % or within chance is
-    allowed. None in closed loop."""
+    """Return whether the grants kept up with the arrivals. A gap is allowed if it is at most 1 % or
+    may be random. Return None in closed loop."""
     dues = [load.due for load in loads if load.due is not None]
     if not dues:
         return None
@@ -156,7 +157,7 @@ def _histogram(load: LoadSeen) -> Histogram:
 
 
 def _per(loads: Loads, figure: Callable[[LoadSeen], float | None]) -> Spread | None:
-    """Return the figure over the repeats, or None unless it is known for all of them."""
+    """Return the figure over the repeats, or None if the figure is not known for every repeat."""
     values = [value for value in map(figure, loads) if value is not None]
     return Spread.of(values) if values and len(values) == len(loads) else None
 
@@ -166,8 +167,9 @@ def _over(part: float | None, whole: float | None) -> float | None:
 
 
 def disk_of(figures: Iterable[DiskFigures | None]) -> DiskFigures | None:
-    """Return the medians and the largest value, or None if no disk is known. A disk too slow for a
-    p99 (100 writes) counts with its largest value. Otherwise the slowest disk would be left out."""
+    """Return the medians and the largest value, or None if no disk is known. If a disk was too slow
+    for the 100 writes of a p99, its largest value counts. Otherwise the slowest disk would be left
+    out."""
     disks = [disk for disk in figures if disk]
     if not disks:
         return None
@@ -179,8 +181,8 @@ def disk_of(figures: Iterable[DiskFigures | None]) -> DiskFigures | None:
 
 
 def _generator(cell: FsyncCell, loads: Loads, p99_ns: float | None) -> LoadProcessFigures:
-    """Return whether the load process was the limit, or was not the load it claims to be. It was
-    the limit if it ran or waited for a core for 0.9 of the time."""
+    """Return whether the load process was the limit, and why its load was not as claimed. The
+    process was the limit if it ran or waited for a core for 0.9 of the time."""
     wanted_ratio = statistics.median(load.wanted_ratio for load in loads)
     little = _per(loads, lambda load: load.littles_law_ratio)
     late_ns = [load.lateness_p99_ns for load in loads if load.lateness_p99_ns is not None]
@@ -219,8 +221,8 @@ def always_costs(rows: Rows) -> list[AlwaysCost]:
 
 
 def times_as_fast(fast: FsyncRow, slow: FsyncRow) -> Shift:
-    """Return the logarithm of the fast rate ÷ the slow rate. It uses pairs of consecutive visits.
-    Without pairs it uses the medians, and the interval is ± inf."""
+    """Return the logarithm of the fast rate ÷ the slow rate. The function uses pairs of consecutive
+    visits. Without pairs it uses the medians, and the interval is ± inf."""
     slow_per_s = {visit.repeat: visit.acquired_per_s for visit in slow.visits}
     pairs = [(visit.acquired_per_s, slow_per_s.get(visit.repeat)) for visit in fast.visits]
     if logs := [math.log(one / other) for one, other in pairs if one and other]:
@@ -268,8 +270,8 @@ def judge_fsync(
 
 
 def _evidence(tested: str, rows: Rows) -> Evidence:
-    """Count the rows that show the servers' work rather than a limited or late load. At least half
-    of the rows must do so."""
+    """Count the rows in which the load was neither limited nor late. At least half of the rows must
+    be of this kind."""
     limited = [row.generator.bound if row.load == "max" else row.sustained is False for row in rows]
     spoilt = sum(
         bool(row.generator.reason or limit) for row, limit in zip(rows, limited, strict=True)
@@ -278,8 +280,8 @@ def _evidence(tested: str, rows: Rows) -> Evidence:
 
 
 def _orders(rows: Rows) -> Iterator[FsyncFinding]:
-    """Yield a finding if a policy that does more is faster, beyond noise, than a policy that does
-    less. Such an order is impossible, so noise was measured."""
+    """Yield a finding if a policy that does more is faster than a policy that does less, by more
+    than the expected noise. This order is impossible, so the measurement shows only noise."""
     for less, more in combinations(TAKING_TURNS, 2):
         for dear in find_rows(rows, policy=more):
             for cheap in find_rows(rows, policy=less, **like(dear)):
@@ -304,8 +306,8 @@ def _always_slowest(rows: Rows) -> Iterator[FsyncFinding]:
 
 
 def _slowest(slow: FsyncRow, least: FsyncRow, fastest_per_s: float) -> tuple[Word, str]:
-    """Return the word on whether `slow` is slower than the next slowest policy, and why that is not
-    judged."""
+    """Return the verdict on whether `slow` is slower than the next slowest policy. If there is no
+    judgement, also return the reason."""
     times = times_as_fast(least, slow)
     disk = slow.disk_fdatasync_s
     if times.low > 0:

@@ -1,10 +1,11 @@
-"""The cells that `lockbench fsync` measures, and their order: *lists of values → cells → blocks
-that take turns*.
+"""The cells that `lockbench fsync` measures, and their order: *lists of values → cells → blocks of
+interleaved cells*.
 
-Rules: pure. The seed decides the order. Cells that are compared (one N and callers) follow each
-other. no, everysec and always of one cell are measured alternately on the same servers, forward and
-backward (A B C, C B A, …). So other work on the machine disturbs all of them equally, and each pass
-makes a pair. WAITAOF answers once a second, so its loads are longer.
+Rules: pure. The seed decides the order. Cells that are compared have the same N and callers, and
+are measured one after the other. The policies no, everysec and always of one cell are measured
+alternately on the same servers, forward and backward (A B C, C B A, …). So other work on the
+machine disturbs all policies equally, and each pass makes a pair. WAITAOF answers once a second, so
+its loads are longer.
 """
 
 import itertools
@@ -20,7 +21,7 @@ OPEN_SHARE = 0.8
 # The open loop lasts this many times as long as a closed loop, because a p99 needs a thousand
 # samples.
 OPEN_TIMES = 5
-# The time (s) per block for servers, connections and questions.
+# The time (s) per block to start the servers, connect and query them.
 OVERHEAD_S = 0.9
 # The time (s) of a connection, per client and instance.
 CONNECT_S = 0.0006
@@ -28,10 +29,10 @@ CONNECT_S = 0.0006
 # Clients, pipeline and hold.
 CallerShape = tuple[int, int, str]
 TTL_MS = 10_000
-# This is the longest possible time-out. A slow fsync is then measured instead of timed out.
+# This is the longest possible time-out, so that a slow fsync is measured instead of timed out.
 TIMEOUT_MS = TTL_MS / 4
 WAITAOF_MS = 2000
-# WAITAOF answers once a second, and then it answers all callers at once.
+# WAITAOF answers once a second, and then it answers all callers together.
 WAITAOF_LEAST_S = 2.2
 # These policies can be changed with CONFIG SET appendfsync, so they take turns.
 TAKING_TURNS = AOF_POLICIES[1:]
@@ -56,7 +57,7 @@ class LoadOrder:
 class Phase:
     """Load for `warmup_s` + `seconds`.
 
-    `rate_per_s` is the rate of acquires, as a Poisson process; None means a closed loop.
+    `rate_per_s` is the rate of acquires in a Poisson process. None means a closed loop.
     """
 
     warmup_s: float
@@ -64,7 +65,7 @@ class Phase:
     rate_per_s: float | None = None
 
 
-# Cells that are measured alternately on the same servers. They differ in their policy only.
+# Cells that are measured alternately on the same servers. The cells differ only in their policy.
 Block = tuple[FsyncCell, ...]
 
 
@@ -84,11 +85,11 @@ class FsyncPlan(FsyncTimes, frozen=True, kw_only=True):
         return [tuple(block) for place in places.values() for block in place.values()]
 
     def seconds_of(self, cell: FsyncCell) -> float:
-        """Return how long (s) each load of the cell is measured."""
+        """Return the measured time (s) of each load of the cell."""
         return max(self.seconds, WAITAOF_LEAST_S) if cell.policy == "waitaof" else self.seconds
 
     def block_s(self, block: Block) -> float:
-        """Return about how long (s) the block takes."""
+        """Return the approximate time (s) of the block."""
         cell = block[0]
         loads_s = self.repeats * (self.warmup_s + self.seconds_of(cell))
         loads_s += self.warmup_s + OPEN_TIMES * self.seconds_of(cell)
@@ -119,10 +120,10 @@ def product_cells(
 
 
 def full_cells(cores: int) -> list[FsyncCell]:
-    """Return all cells that this number of cores can drive, on four disks. The shapes are one
-    caller, 16 callers that hold locks for 5 ms, and 64 callers that hold them for 50 ms. With at
-    most two cores, five servers get only the last shape. WAITAOF is measured on one slow disk,
-    without the first shape."""
+    """Return all cells that this number of cores can drive, on four disks. The loads are one
+    caller, 16 callers that hold locks for 5 ms, and 64 callers that hold locks for 50 ms. With at
+    most two cores, five servers get only the last load. WAITAOF is measured on one slow disk,
+    without the first load."""
     counts = driven(cores)
     delays_ms = (0.0, 0.5, 2.0, 10.0)
     cells = product_cells(AOF_POLICIES, counts, [ONE], delays_ms)
@@ -134,9 +135,9 @@ def full_cells(cores: int) -> list[FsyncCell]:
 
 
 def quick_cells(cores: int) -> list[FsyncCell]:
-    """Return a short list of cells that this number of cores can drive. It has one caller without
-    and with a slow disk. It also has callers that hold their locks, because without a hold the load
-    process is the limit."""
+    """Return a short list of cells that this number of cores can drive. The list has one caller,
+    with and without a slow disk. It also has callers that hold their locks, because without a hold
+    the load process would be the limit."""
     return [
         *product_cells(AOF_POLICIES, (1,), [ONE], (0.0, 2.0)),
         *product_cells(POLICIES, driven(cores), [SOME], SLOW_MS),

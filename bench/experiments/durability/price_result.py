@@ -31,7 +31,7 @@ class Setup(Section, frozen=True, kw_only=True):
 
     @property
     def setup(self) -> "Setup":
-        """Only its callers and its disk."""
+        """The callers and the disk, without N."""
         return Setup(**{name: getattr(self, name) for name in Setup.__struct_fields__})
 
     @property
@@ -51,7 +51,7 @@ class Setup(Section, frozen=True, kw_only=True):
 
     @property
     def held(self) -> Annotated[str, says("how long each caller holds a lock", label="hold")]:
-        """How long each caller holds a lock, in words."""
+        """The time for which each caller holds a lock, in words."""
         text = self.hold.removeprefix("fixed:").replace("exp:", "≈")
         return MISSING if self.hold == "0" else text
 
@@ -142,7 +142,7 @@ class LoadSeen(PhaseFigures, frozen=True, kw_only=True):
 
 
 class VisitSeen(Section, frozen=True, kw_only=True):
-    """One visit of a cell: a line of the journal."""
+    """One visit of a cell. It is a line of the journal."""
 
     repeat: Annotated[
         Count, says("which one; visits of one number were made in a row on the same servers")
@@ -164,7 +164,7 @@ class DiskFigures(Section, frozen=True, kw_only=True):
 
 
 class LoadProcessFigures(Section, frozen=True, kw_only=True):
-    """Whether the load process delivered the load that it claims."""
+    """The facts that show whether the load process delivered the load that it claims."""
 
     wanted_ratio: Annotated[Amount, says("of a core that it used or waited for, median")]
     bound: Annotated[bool, says("wanted_ratio ≥ 0.9: the rate is a lower bound")]
@@ -172,8 +172,8 @@ class LoadProcessFigures(Section, frozen=True, kw_only=True):
 
 
 class VisitRate(Section, frozen=True, kw_only=True):
-    """The rate of one visit. Visits with the same number, under other policies, make pairs with
-    it."""
+    """The rate of one visit. It makes pairs with the visits of the same number under other
+    policies."""
 
     repeat: Annotated[Count, says("its number")]
     acquired_per_s: Annotated[Amount, says("granted in the window")]
@@ -221,7 +221,8 @@ class FsyncRow(FsyncCell, frozen=True, kw_only=True):
 
     @property
     def kept_up(self) -> bool:
-        """Whether the latency of this open loop may be shown: no queue, and no late start."""
+        """True if the latency of this open loop may be shown. This needs a load without a queue and
+        without a late start."""
         return bool(self.sustained) and not self.generator.reason
 
     @property
@@ -232,8 +233,8 @@ class FsyncRow(FsyncCell, frozen=True, kw_only=True):
 
     @property
     def interval(self) -> Annotated[str, says("of the rate", label="95 % sure", unit="count")]:
-        """The interval of the servers' rate in words. If the load process was the limit, it says
-        nothing about the servers."""
+        """The interval of the servers' rate in words. If the load process was the limit, the
+        interval says nothing about the servers."""
         if self.rate_interval is None or self.generator.bound:
             return MISSING
         return "–".join(count(round(end)) for end in self.rate_interval)
@@ -257,8 +258,8 @@ class AlwaysCost(MatrixPlace, frozen=True, kw_only=True):
 
     @property
     def is_known(self) -> bool:
-        """Whether the ratio may be quoted. It needs an interval, and the load process must not be
-        the limit."""
+        """True if the ratio may be quoted. The ratio needs an interval, and the load process must
+        not be the limit."""
         return self.low is not None and not self.generator_bound
 
     @property
@@ -281,7 +282,7 @@ class AlwaysCost(MatrixPlace, frozen=True, kw_only=True):
 
 
 def _digits(ratio: float) -> str:
-    """Show a ratio with about three digits: 1.25, 2.5, 12."""
+    """Return a ratio with about three digits, such as 1.25, 2.5 or 12."""
     digits = 1 if ratio < 9.95 else 0
     if ratio < 1.995:
         digits = 2
@@ -298,7 +299,8 @@ class FsyncFinding(Section, frozen=True):
 
 
 class PlannerOption(Section, frozen=True, kw_only=True):
-    """N × policy × restart of a crashed instance × whether clients let it abstain."""
+    """One option: N, the policy, the restart of a crashed instance, and whether clients let this
+    instance abstain."""
 
     instances: Annotated[Count, says("N", label="N")]
     policy: Annotated[Policy, says("of the servers")]
@@ -321,12 +323,12 @@ class PlannerOption(Section, frozen=True, kw_only=True):
 
     @property
     def way(self) -> Way | None:
-        """Its policy with the way of restart; None if no crash was made."""
+        """The option's policy with the way of restart. None if no crash was made."""
         return Way(self.policy, self.restart, self.abstention) if self.restart else None
 
     @property
     def back(self) -> Annotated[str, says("how a crashed server comes back", label="restart")]:
-        """How a crashed server comes back, in words."""
+        """The way of restart, in words."""
         return self.way.back if self.way else MISSING
 
     @property
@@ -390,7 +392,7 @@ class FsyncFleet(Section, frozen=True, kw_only=True):
 
 
 class FsyncTimes(Section, frozen=True, kw_only=True):
-    """How often and how long each cell is loaded."""
+    """The number and the length of the loads of each cell."""
 
     repeats: Annotated[Count, says("turns of each cell, all on the same servers")]
     warmup_s: Annotated[Amount, says("before each load")]

@@ -1,5 +1,5 @@
 """The texts of `lockbench fsync`: *its result → the price of always, the planner's choices, the
-measurements*. The latency of a load that did not keep up is not shown. Tables fit 80 columns."""
+measurements*. If a load did not keep up, its latency is not shown. Tables fit 80 columns."""
 
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -28,9 +28,9 @@ from bench.report.sheet import Columns, KeyFigure, Part, Sheet, made, sheet_of, 
 
 
 def beside(losses: Answer[CrashResult], result: FsyncResult, folder: Path) -> FsyncResult:
-    """Return the result with the losses of the newest crash result directly below `folder`, unless
-    it has losses already. If that crash result is refused or from another machine, a warning says
-    so."""
+    """Return the result with the losses of the newest crash result directly below `folder`. A
+    result that already has losses is returned unchanged. If the crash result is refused or from
+    another machine, a warning says so."""
     if result.planner.ttl_ms:
         return result
     try:

@@ -1,4 +1,5 @@
-"""Durability as values: *what does each fsync policy cost, and what does each lose in a crash?*"""
+"""The questions `fsync` and `crash` as values: *what does each fsync policy cost, and what does it
+lose in a crash?*"""
 
 from __future__ import annotations
 

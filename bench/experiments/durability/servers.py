@@ -6,9 +6,9 @@ of `lockbench fsync` → servers with its policy*.
     the user's  the servers named by --target; only CONFIG SET appendfsync changes them, and the old
                 value is always put back
 
-A child process (this module) gets the old settings of the user's servers. It puts them back when
-its standard input ends. That happens if the parent closes it, after Ctrl-C, or if the parent dies
-in any way. URLs travel through a pipe, never on a command line.
+A child process runs this module. It gets the old settings of the user's servers, and restores them
+when its standard input ends. The input ends if the parent closes it, after Ctrl-C, or if the parent
+dies in any way. URLs travel through a pipe, never on a command line.
 """
 
 import json
@@ -48,8 +48,8 @@ _READY = "holding"
 
 @dataclass(frozen=True, slots=True)
 class CellServers:
-    """Running servers. `controls` are their shims, and the user's servers have none. `become`
-    changes the policy."""
+    """Running servers. `controls` are the shims of the servers. The user's servers have no shims.
+    `become` changes the policy."""
 
     urls: tuple[str, ...]
     disk: SyncLatency | None
@@ -58,12 +58,12 @@ class CellServers:
 
     @property
     def syncs(self) -> int | None:
-        """The number of fsyncs and fdatasyncs of all servers so far; None if they cannot be
+        """The number of fsyncs and fdatasyncs of all servers so far. None if the syncs cannot be
         counted."""
         return sum(control.syncs for control in self.controls) if self.controls else None
 
     def syncs_since(self, before: int | None) -> int | None:
-        """Return how many syncs were made since the count was `before`."""
+        """Return the number of syncs since the count was `before`."""
         return None if before is None or self.syncs is None else self.syncs - before
 
 
@@ -75,8 +75,8 @@ def shimmed_fleet(
     disk: Path | None = None,
     config: Sequence[str] = (),
 ) -> Iterator[tuple[Fleet, list[Control]]]:
-    """Start a fleet under the fault shim that never rewrites its files. Yield it with the shim of
-    each instance.
+    """Start a fleet under the fault shim. The servers never rewrite their append-only files. Yield
+    the fleet and the shim of each instance.
 
     Raises EnvironmentNotReadyError if the servers do not start or do not load the shim.
     """
@@ -97,8 +97,8 @@ def shimmed_fleet(
 
 
 class OwnServers:
-    """Fleets started by lockbench, one per block. Their files are in `disk` (None: the system's
-    temporary folder)."""
+    """Fleets started by lockbench, one per block. Their files are in `disk`. None means the
+    system's temporary folder."""
 
     def __init__(self, server: ServerBinary, disk: Path | None) -> None:
         self.server = server
@@ -117,7 +117,8 @@ class OwnServers:
 
     @contextmanager
     def serving(self, cell: FsyncCell, _keys: Sequence[str] = ()) -> Iterator[CellServers]:
-        """Yield servers for the block of `cell`. They end with the context and leave no files.
+        """Yield servers for the block of `cell`. The servers end with the context and leave no
+        files.
 
         Raises EnvironmentNotReadyError.
         """
@@ -131,7 +132,7 @@ class OwnServers:
             yield CellServers(fleet.urls, disk, partial(set_policy, fleet.urls), controls)
 
     def close(self) -> str:
-        """Do nothing, because nothing is borrowed."""
+        """Do nothing, because no settings of a user's server were changed."""
         return ""
 
 
@@ -188,10 +189,10 @@ class UserServers:
             leaked_keys(self.urls, keys)
 
     def close(self) -> str:
-        """Put the setting back.
+        """Restore the old setting.
 
-        Returns which servers still have a wrong value, and what the user must do; "" if there are
-        none.
+        Returns a text that names the servers with a wrong value and says what the user must do. ""
+        means that all servers have their old value.
         """
         before = self._before
         self._before = []
@@ -235,7 +236,7 @@ FsyncServers = OwnServers | UserServers
 def lent(servers: FsyncServers) -> Iterator[FsyncServers]:
     """Yield the servers, and close them whatever happens.
 
-    If closing them fails, its message follows the message of the earlier error.
+    If the close fails, its message follows the message of the earlier error.
     """
     try:
         yield servers
@@ -285,8 +286,8 @@ def _listed(policies: Iterable[str | None]) -> str:
 
 
 def main() -> None:
-    """Wait for the end of standard input, then put everything back. All servers are done at the
-    same time, so a silent server delays no other."""
+    """Wait for the end of standard input, then restore all settings. All servers are restored at
+    the same time, so that a silent server does not delay another server."""
     order = json.loads(sys.stdin.readline())
     print(_READY, flush=True)  # noqa: T201 - the leash reads it
     while sys.stdin.read(4096):

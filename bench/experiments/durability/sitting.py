@@ -1,8 +1,8 @@
-"""One sitting over a matrix of prices or losses: *an order → measurements missing in the journal →
-a result, stored or to be continued*.
+"""One session that measures a matrix of prices or losses: *an order → measurements missing in the
+journal → a result, stored or to be continued*.
 
-A matrix takes many minutes. Each finished piece goes to the journal at once, so an interrupted
-matrix continues where it stopped. The journal is removed once its result is stored.
+A matrix takes many minutes. Each finished piece is written to the journal at once, so an
+interrupted matrix can continue where it stopped. The journal is removed when its result is stored.
 """
 
 import time
@@ -42,13 +42,13 @@ class Pace:
         self._lanes = lanes
 
     def did(self, planned_s: float) -> None:
-        """Note a finished piece that was planned to take this time (s)."""
+        """Record that a piece is finished. Its planned time is `planned_s`."""
         self._left_s -= planned_s
 
     @property
     def left(self) -> str:
-        """The time left, in words. At first it follows the plan, later the speed of this
-        machine."""
+        """The time left, in words. The first estimates follow the plan, and later estimates follow
+        the speed of this machine."""
         done_s = self._planned_s - self._left_s
         pace = 1 / self._lanes
         if done_s > KNOWN * self._planned_s:
@@ -66,8 +66,8 @@ def sit(
     check: Callable[[Piece], object] = lambda _piece: None,
 ) -> Done[Stored]:
     """Measure the pieces of a matrix that the journal of `order` lacks. `plan` holds the values
-    that must be equal for a matrix to be continued. `check` raises an error for a piece that cannot
-    be used.
+    that must be equal if a matrix is to be continued. `check` raises an error for an unusable
+    piece.
 
     Raises BenchError if nothing can be measured, and KeyboardInterrupt if Ctrl-C came before the
     first finished piece.
