@@ -64,7 +64,7 @@ def point(
         "next_limit": {**CPU, "full_per_s": 11_700.0},
         "probes": [probe(low or 1.0)],
         "callers": [],
-        "agreement": "64 callers in closed loop made 11,300/s within the SLO: they agree",
+        "agreement": "64 callers in closed loop reached 11,300/s within the SLO: they agree",
         **given,
         "capacity": {**capacity, **given.get("capacity", {})},
     }

@@ -47,7 +47,7 @@ QUICK_BUDGET = "2m"
 SEARCHED = {
     "rate": "capacity searches the rate",
     "faults": "capacity is measured without faults",
-    "thresholds": "what must hold is said by --slo",
+    "thresholds": "use --slo for the limits that must hold",
 }
 NOT_SWEPT = {*SEARCHED, "targets", "pause", "seed", "duration", "warmup"}
 
@@ -84,7 +84,9 @@ class CapacityOptions(Options):
     type=BUDGET,
     help=f"time for each capacity  [{FULL_BUDGET}; --quick {QUICK_BUDGET}]",
 )
-@click.option("--quick", is_flag=True, help="short probes, also of a scenario")
+@click.option(
+    "--quick", is_flag=True, help="use short probes, even if the scenario file says otherwise"
+)
 @hosts_options
 @scenario_options(
     refused=SEARCHED, usual={key: f"{FULL[key]}; --quick {QUICK[key]}" for key in FULL}
@@ -146,11 +148,9 @@ def _require_time(spend_s: float, scenarios: Sequence[Scenario]) -> None:
     least_s = math.ceil((probe_ms / 1000 + FIRST_OVERHEAD_S) / (1 - RESERVE))
     if spend_s < least_s:
         raise UsageError(
-            f"option --budget: {duration_text(spend_s * 1000)} is too short for one "
-            "probe. A probe takes "
-            f"{duration_text(probe_ms)} with its warm-up; give {least_s}s for one probe "
-            "and more for an answer, or "
-            "shorten --duration and --warmup (--quick does)"
+            f"option --budget: {duration_text(spend_s * 1000)} is too short for one probe. A "
+            f"probe takes {duration_text(probe_ms)} with its warm-up. Give {least_s}s for one "
+            "probe and more for an answer, or shorten --duration and --warmup (--quick does)"
         )
 
 

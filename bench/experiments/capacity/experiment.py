@@ -234,7 +234,7 @@ class _Seeker:
                     f"{counted(len(self._findings.probes), 'probe')} of {each} (--duration)"
                 )
                 self._findings.unmeasured.append(
-                    f"the time of {budget} (--budget) was over after {probes_text}"
+                    f"the time limit of {budget} (--budget) was reached after {probes_text}"
                 )
 
     def _start(self) -> None:

@@ -106,8 +106,8 @@ class Facts:
         if not paused:
             return ""
         return (
-            f"; {paused} of {counted(len(probes), 'probe')} tell nothing, as this machine did not "
-            "run the load in time"
+            f"; {paused} of {counted(len(probes), 'probe')} give no result, because this machine "
+            "did not run the load in time"
         )
 
     def unsure(self, *reasons: str) -> Answer:
@@ -155,7 +155,7 @@ def _nothing_held(facts: Facts) -> Answer | None:
         fastest = max(missed)
         is_one = fastest == lowest.rate_per_s
         which = f"{slow} did not" if is_one else f"neither {slow} nor {count(fastest)}/s did"
-        return words.NOT_KEPT, [f"no rate holds the SLO: {which}"]
+        return words.NOT_KEPT, [f"no rate keeps the SLO: {which}"]
     outcomes = []
     if held:
         outcomes.append(f"{counted(len(held), 'probe')} held, the fastest at {max(held):,.2f}/s")
@@ -163,7 +163,7 @@ def _nothing_held(facts: Facts) -> Answer | None:
         outcomes.append(f"{min(missed):,.2f}/s did not")
     text = ", and ".join(outcomes) or "no probe tells"
     return facts.unsure(
-        f"no rate that was tried surely holds the SLO: {text}{facts.pauses}; too few lower ones "
+        f"no tested rate keeps the SLO with certainty: {text}{facts.pauses}; too few lower rates "
         "were tried"
     )
 
@@ -180,10 +180,12 @@ def _target_missed(facts: Facts) -> Answer | None:
         return None
     text = f"{missed} of {len(outcomes)} probes missed at the target of {count(target)}/s"
     if high is not None and target > high:
-        return words.NOT_KEPT, [f"{text}: the fleet bears at most {count(high)}/s"]
+        return words.NOT_KEPT, [f"{text}: the fleet carries at most {count(high)}/s"]
     if target_holds(facts.findings, target) is False:
-        return words.NOT_KEPT, [f"{text}: 95 % sure that fewer than half of them hold"]
-    why = "which does not lie beyond the interval: whether it holds is not known"
+        return words.NOT_KEPT, [
+            f"{text}: with 95 % certainty, fewer than half of the probes at this rate hold the SLO"
+        ]
+    why = "which is not above the interval, so it is not known whether the target holds"
     return words.INCONCLUSIVE, [f"{text}, {why}"]
 
 
@@ -212,15 +214,16 @@ def _gaps(facts: Facts) -> list[str]:
         return []
     if capacity.high is None:
         gave_out = _gave_out(facts.findings)
-        why = "too few probes above it missed"
+        why = "too few probes above this rate missed"
         if gave_out:
-            why = f"the generator gave out first ({gave_out})"
+            why = f"the load generator reached its limit first ({gave_out})"
         return [f"the capacity is at least {count(capacity.low)}/s: {why}{facts.pauses}"]
     if capacity.width <= USABLE:
         return []
     return [
-        f"the interval is ±{percent(capacity.width, 0)}, and an answer takes "
-        f"±{percent(USABLE, 0)}: repeat it on a quieter machine, or with a longer --budget"
+        f"the interval is ±{percent(capacity.width, 0)}, but an answer needs "
+        f"±{percent(USABLE, 0)} or less: repeat the search on a quieter machine, or with a longer "
+        "--budget"
     ]
 
 
@@ -330,10 +333,9 @@ def _against_text(probes: Sequence[Probe], wrong: Seen, number: int) -> str:
     ends = count(rates[0]) if len(rates) == 1 else f"{count(rates[0])} to {count(rates[-1])}"
     side = "below" if wrong is Seen.MISSED else "above"
     return (
-        f"{number} of {len(probes)} probes {wrong.value} at {ends}/s, {side} the "
-        "interval: the fleet does not keep "
-        "every rate below one that it keeps, or the machine changed during the search; "
-        "repeat it with a longer --budget"
+        f"{number} of {len(probes)} probes {wrong.value} at {ends}/s, {side} the interval. Either "
+        "the fleet misses a rate below one that it keeps, or the machine changed during the "
+        "search. Repeat the search with a longer --budget"
     )
 
 
@@ -345,17 +347,23 @@ def agreement(capacity: Capacity, loops: Sequence[Loop]) -> tuple[str | None, bo
     rate, users = max(loops)
     low = capacity.low
     limit = capacity.high or low
-    loop_text = f"{users} callers in closed loop made {count(rate)}/s within the SLO"
+    loop_text = f"{users} callers in closed loop reached {count(rate)}/s within the SLO"
     if limit is None:
         return f"{loop_text}, yet no rate held", True
     if rate > MORE_BY * limit:
-        more = f"{loop_text}, far more than {count(limit)}/s: the load process may be the limit"
+        more = f"{loop_text}, far more than {count(limit)}/s, so the load process may be the limit"
         return f"{more}; give it cores or hosts of its own", True
     if low is None:
         return None, False
-    how = ", more: they wait for each other and never queue; arrivals at random, and late ones, do"
+    how = (
+        ", which is more: closed-loop callers wait for each other and never queue, but random or "
+        "late arrivals do"
+    )
     if rate < low:
-        how = ", fewer than open loop: each waits for its reply, and more callers missed it"
+        how = (
+            ", which is less than in open loop: each caller waits for its reply, and runs with "
+            "more callers missed the SLO"
+        )
     elif capacity.high is None or rate <= capacity.high:
         how = ": they agree"
     return f"{loop_text}{how}", False
@@ -436,7 +444,7 @@ def judge_capacity(
     }
     reasons[words.INCONCLUSIVE] += [stopped] if stopped else []
     if interrupted:
-        reasons[words.INTERRUPTED] = ["interrupted: what was not probed is missing"]
+        reasons[words.INTERRUPTED] = ["interrupted: the probes that had not run yet are missing"]
     evidence = [
         Evidence(
             "probes that held or missed",

@@ -71,10 +71,12 @@ PAUSE_SHARE = 0.25
 LEAST_LEFT = 3.0
 # The summary mentions other work if it uses at least this share of this machine's CPU time.
 OTHERS = 0.25
-GAVE_OUT = "not reached: the generator gave out first ({}); use --processes or more hosts"
+GAVE_OUT = (
+    "not reached: the load generator reached its limit first ({}); use --processes or more hosts"
+)
 # The machine counts as full from this share of its cores on.
 FULL = 0.9
-ELSEWHERE = "more load takes other hosts (--expect-workers), or cores that other work leaves free"
+ELSEWHERE = "for more load use other hosts (--expect-workers), or stop other work on these cores"
 # An address with one of these beginnings is on this machine, without a network in between.
 HERE = ("127.", "localhost", "[::1]", "/")
 # On average a reply waits for half of a running fsync, and then for its own fsync.
@@ -118,14 +120,13 @@ def read_slo(texts: Sequence[str]) -> Slo:
         sign = ">" if threshold.metric.higher_is_better else "<"
         if metric.path[0] not in BOUNDED:
             raise UsageError(
-                f"option --slo: {metric.name} is nothing that more load makes worse; "
-                "name a latency or a share, like 'acquire.p99 < 10ms' or 'acquire.success >= 99.9%'"
+                f"option --slo: more load does not make {metric.name} worse; name a latency or a "
+                "share, like 'acquire.p99 < 10ms' or 'acquire.success >= 99.9%'"
             )
         if threshold.operator not in (sign, f"{sign}="):
             raise UsageError(
-                f"option --slo: {threshold.expression!r} is not broken by more load; an "
-                f"SLO on {metric.name} is "
-                f"written with {sign}="
+                f"option --slo: more load cannot break {threshold.expression!r}; write an SLO on "
+                f"{metric.name} with {sign}="
             )
     return Slo(thresholds)
 
@@ -315,14 +316,21 @@ def next_limit(uses: Sequence[ResourceUse], gave_out: str = "") -> ResourceUse:
     machine = next((use for use in uses if use.name == MACHINE), None)
     if gave_out and machine is not None and (machine.ratio or 0.0) >= FULL:
         return structs.replace(
-            machine, text=f"{machine.text}; the generator gave out first ({gave_out}): {ELSEWHERE}"
+            machine,
+            text=(
+                f"{machine.text}; the load generator reached its limit first ({gave_out}): "
+                f"{ELSEWHERE}"
+            ),
         )
     if gave_out:
         return ResourceUse(GENERATOR, GAVE_OUT.format(gave_out))
     first = max(uses, key=lambda use: use.ratio or 0.0, default=None)
     if first is None:
-        return ResourceUse(None, "not known: no probe within a factor of two told what was used")
-    near = "" if (first.ratio or 0.0) >= NEAR else "; nothing was nearer its limit"
+        return ResourceUse(
+            None,
+            "not known: no probe within a factor of two of the capacity measured what was used",
+        )
+    near = "" if (first.ratio or 0.0) >= NEAR else "; no resource was nearer to its limit"
     return structs.replace(first, text=first.text + near)
 
 
@@ -410,7 +418,7 @@ def _network(result: RunResult, slo: Slo) -> ResourceUse | None:
         return None
     reply_s = float(np.median(replies))
     limit_s = slo.acquire_limit.limit
-    text = f"a reply takes {reply_s * 1e3:.2f} ms (p50) of the {limit_s * 1e3:g} ms"
+    text = f"a reply takes {reply_s * 1e3:.2f} ms (p50) of the SLO's {limit_s * 1e3:g} ms"
     return ResourceUse(NETWORK, text, reply_s / limit_s)
 
 
@@ -427,8 +435,8 @@ def _hot_key(result: RunResult) -> ResourceUse | None:
     use = share * rate / ceiling
     times = f"hold {hold_s * 1e3:.2f} ms + hand-off {turn_s * 1e3:.2f} ms"
     text = (
-        f"{percent(use, 0)} of its ceiling {ceiling:,.0f}/s = 1 ÷ ({times}), "
-        f"{share * 100:.3g} % want it"
+        f"{percent(use, 0)} of its ceiling {ceiling:,.0f}/s = 1 ÷ ({times}), {share * 100:.3g} % "
+        "of the acquires ask for it"
     )
     return _grows(HOT_KEY, use, text, result)
 
@@ -442,7 +450,7 @@ def _callers(result: RunResult) -> ResourceUse | None:
         return None
     use = rate * sum(time or 0.0 for time in times) / users
     return ResourceUse(
-        CALLERS, f"{percent(use, 0)} of {users:,} were at work; --users gives more", use
+        CALLERS, f"{percent(use, 0)} of {users:,} were at work; --users adds callers", use
     )
 
 
@@ -456,11 +464,11 @@ def _fsync(result: RunResult) -> ResourceUse | None:
         use = min(1.0, FSYNC_REPLY * disk.p50_s / slowest)
         return ResourceUse(
             FSYNC,
-            f"always: {percent(use, 0)} of a reply's time at {disk.p50_s * 1e6:.0f} µs each",
+            f"always: fsyncs of {disk.p50_s * 1e6:.0f} µs take {percent(use, 0)} of a reply's time",
             use,
         )
     if delayed:
-        return ResourceUse(FSYNC, f"{delayed} AOF writes waited for a slow one", 1.0)
+        return ResourceUse(FSYNC, f"{delayed} AOF writes waited for a slow fsync", 1.0)
     # Redis counts delayed fsyncs only under everysec.
     if policy in (None, "always"):
         return None

@@ -37,8 +37,8 @@ class Attainment(Section, frozen=True, kw_only=True):
     """Acquires that got their lease within the SLO's limit, as a share with its 95 % Wilson
     interval."""
 
-    within: Annotated[Count, says("acquires that did")]
-    operations: Annotated[Count, says("all of them")]
+    within: Annotated[Count, says("acquires within the limit")]
+    operations: Annotated[Count, says("all acquires")]
     limit_s: Annotated[Amount, says("the SLO's limit")]
     rate: Annotated[Share | None, says("within ÷ operations", label="within")]
     low: Annotated[Share | None, says("lower end of its interval")]
@@ -48,12 +48,14 @@ class Attainment(Section, frozen=True, kw_only=True):
 class ResourceUse(Section, frozen=True):
     """How far a resource was used."""
 
-    name: Annotated[str | None, says("the resource; null: nobody told what was used", label="")]
+    name: Annotated[str | None, says("the resource; null: no use was measured", label="")]
     text: Annotated[str, says("what that means")]
-    ratio: Annotated[Amount | None, says("1 = all of it; null: not known")] = None
-    full_per_s: Annotated[Amount | None, says("the rate that takes all of it; null: not known")] = (
-        None
-    )
+    ratio: Annotated[
+        Amount | None, says("share of the resource that was used; 1 = all; null: not known")
+    ] = None
+    full_per_s: Annotated[
+        Amount | None, says("the rate that uses all of the resource; null: not known")
+    ] = None
 
 
 class ProbedInstance(Section, frozen=True, kw_only=True):
@@ -66,10 +68,10 @@ class ProbedInstance(Section, frozen=True, kw_only=True):
         Amount | None, says("its CPU time", label="CPU/cmd", shown="table")
     ]
     reply_p50_s: Annotated[
-        Amount | None, says("half of the sampled replies took no longer", shown="table")
+        Amount | None, says("half of the sampled replies took at most this time", shown="table")
     ]
     reply_p99_s: Annotated[
-        Amount | None, says("99 % of the sampled replies took no longer", shown="table")
+        Amount | None, says("99 % of the sampled replies took at most this time", shown="table")
     ]
     delayed_fsyncs: Annotated[
         int | None,
@@ -85,24 +87,27 @@ class ProbeGenerator(Section, frozen=True, kw_only=True):
     ]
     late_s: Annotated[
         Amount | None,
-        says("how late its timer woke, at the percentile `figure`", label="timer delay"),
+        says(
+            "how late the generator's timer woke, at the percentile `figure`", label="timer delay"
+        ),
     ] = None
-    figure: Annotated[str, says("of acquire, which the SLO limits")] = "p99"
+    figure: Annotated[str, says("the percentile of acquire that the SLO limits")] = "p99"
 
 
 class Probe(Section, frozen=True, kw_only=True):
     """One open-loop run of the search."""
 
-    step: Annotated[str, says("why that rate was tried: target, or search", shown="table")]
+    step: Annotated[str, says("why this rate was tried: target, or search", shown="table")]
     rate_per_s: Annotated[Amount, says("offered", label="offered", shown="table data")]
     completed_per_s: Annotated[
         Amount | None, says("acquires that returned", label="done", shown="table")
     ]
-    acquire_s: Annotated[Latency, says("of those that got a lease", shown="table:p50,p99 data:p99")]
+    acquire_s: Annotated[Latency, says("acquires that got a lease", shown="table:p50,p99 data:p99")]
     attainment: Annotated[
         Attainment | None,
         says(
-            "null: the SLO has no upper limit on a percentile of acquire",
+            "acquires within the SLO's limit; null: the SLO has no upper limit on a percentile of "
+            "acquire",
             label="share",
             shown="table:rate",
         ),
@@ -115,7 +120,7 @@ class Probe(Section, frozen=True, kw_only=True):
     seen: Annotated[
         Seen,
         says(
-            "saturated, paused: the generator or the machine may be why it missed",
+            "the outcome; saturated, paused: the generator or the machine may have caused a miss",
             label="result",
             shown="table data",
         ),
@@ -123,23 +128,33 @@ class Probe(Section, frozen=True, kw_only=True):
     uses: Annotated[tuple[ResourceUse, ...], says("how far each resource was used")]
     instances: Annotated[tuple[ProbedInstance, ...], says("one entry per instance")]
     left_out: Annotated[
-        Count, says("acquires that touch a pause of the load process: neither hits nor misses")
+        Count,
+        says(
+            "acquires that touch a pause of the load process; they count neither as hits nor as "
+            "misses"
+        ),
     ] = 0
     others_ratio: Annotated[
-        Share | None, says("of this machine's CPU time, used by other work; null: not known")
+        Share | None, says("share of this machine's CPU time that other work used; null: not known")
     ] = None
 
 
 class Capacity(Section, frozen=True, kw_only=True):
     """The range of rates in which the capacity lies, from all probes together."""
 
-    low: Annotated[Amount | None, says("lower end; null: too few probes held for one")]
-    high: Annotated[Amount | None, says("upper end; null: too few probes missed for one")]
-    at_least: Annotated[bool, says("nothing but the generator, or nothing at all, bounds it above")]
-    likely: Annotated[Amount | None, says("its middle; null: not both ends are known")] = None
+    low: Annotated[Amount | None, says("lower end of the range; null: too few probes held")]
+    high: Annotated[Amount | None, says("upper end of the range; null: too few probes missed")]
+    at_least: Annotated[
+        bool, says("true if only the generator, or nothing, limits the range above")
+    ]
+    likely: Annotated[Amount | None, says("middle of the range; null: an end is not known")] = None
     sure: Annotated[Share, says("how sure the interval is")] = 0.95
     as_it_is: Annotated[
-        bool, says("of this machine as it is now: misses of its pauses are in it")
+        bool,
+        says(
+            "true if misses during this machine's pauses count: the capacity of the machine as it "
+            "is now"
+        ),
     ] = False
 
     @property
@@ -169,13 +184,14 @@ class Headroom(Section, frozen=True, kw_only=True):
 
     ratio: Annotated[
         float | None,
-        says("capacity.likely (without it: capacity.low) ÷ target − 1; null: not known"),
+        says("(capacity.likely, or without it capacity.low) ÷ target − 1; null: not known"),
     ]
     acquire_s: Annotated[
-        Estimate | None, says("the SLO's percentile of the probes there; null: too few have it")
+        Estimate | None,
+        says("the SLO's percentile over the probes at the target; null: too few probes have it"),
     ] = None
     holds: Annotated[
-        bool | None, says("whether the probes at the target hold, 95 % sure; null: not known")
+        bool | None, says("whether the target holds the SLO, with 95 % certainty; null: not known")
     ] = None
 
 
@@ -184,7 +200,7 @@ class ClosedLoop(Section, frozen=True, kw_only=True):
 
     users: Annotated[Count, says("callers", label="callers", shown="table")]
     achieved_per_s: Annotated[Amount | None, says("leases granted", label="leases", shown="table")]
-    acquire_s: Annotated[Latency, says("of those that got a lease", shown="table:p50,p99")]
+    acquire_s: Annotated[Latency, says("acquires that got a lease", shown="table:p50,p99")]
     generator_cpu_ratio: Annotated[
         Amount | None,
         says("CPU of the busiest load process ÷ one core", label="load CPU", shown="table"),
@@ -203,7 +219,11 @@ class CapacityPoint(Section, frozen=True, kw_only=True):
     knee: Annotated[Knee | None, says("null: nothing held")]
     headroom: Annotated[Headroom | None, says("null: no target was named")]
     next_limit: Annotated[
-        ResourceUse, says("at the probe nearest to the capacity, of those that held if any did")
+        ResourceUse,
+        says(
+            "the next limit, from the probe nearest to the capacity; a probe that held, if there "
+            "is one"
+        ),
     ]
     probes: Annotated[tuple[Probe, ...], says("the search, in order")]
     callers: Annotated[tuple[ClosedLoop, ...], says("closed loops, by callers")]
@@ -220,9 +240,13 @@ class CapacityResult(Document, frozen=True, kw_only=True):
 
     kind: Annotated[Literal["capacity"], says("the command")] = "capacity"
     slo: Annotated[tuple[str, ...], says("expressions that must all hold")]
-    target_rate_per_s: Annotated[Amount | None, says("the rate whose headroom was asked for")]
+    target_rate_per_s: Annotated[
+        Amount | None, says("the rate that the user plans for; null: none")
+    ]
     points: Annotated[tuple[CapacityPoint, ...], says("as many as were begun")]
-    stopped: Annotated[str, says("why not all was probed; empty: nothing stopped it")] = ""
+    stopped: Annotated[
+        str, says("why some probes are missing; empty: nothing stopped the search")
+    ] = ""
 
 
 def point_name(variables: Mapping[str, str]) -> str:

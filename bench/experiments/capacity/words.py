@@ -37,8 +37,8 @@ from bench.scenario.quantity import delay_text, duration_text, skew_text
 _OUTCOMES = {
     Seen.HELD: ("good", "held the SLO"),
     Seen.MISSED: ("bad", "missed it"),
-    Seen.PAUSED: ("c5", "says nothing: this machine paused"),
-    Seen.SATURATED: ("c3", "says nothing: the load process was full"),
+    Seen.PAUSED: ("c5", "no result: this machine paused"),
+    Seen.SATURATED: ("c3", "no result: the load process was at its limit"),
 }
 
 
@@ -115,11 +115,11 @@ def _advice(point: CapacityPoint, result: CapacityResult) -> Iterator[Sentence]:
         yield to_do(f"you may take {rate_text(target)}/s: {_room(point)}", "plan")
     elif low:
         no = f"do not take {rate_text(target)}/s; " if target and holds is False else ""
-        yield to_do(f"{no}plan for at most {rate_text(low)}/s, the lower end", "plan")
+        yield to_do(f"{no}plan for at most {rate_text(low)}/s, the lower end of the range", "plan")
     else:
         yield to_do("no rate is known to hold: allow a longer --budget, or a looser --slo", "plan")
     if point.capacity.at_least:
-        yield to_do(f"the servers may bear more: {point.next_limit.text}", "measure more")
+        yield to_do(f"the servers may carry more: {point.next_limit.text}", "measure more")
     elif point.next_limit.name:
         yield to_do(f"for more, raise the next limit: {point.next_limit.name}", "grow")
     yield from _unmeasured(result)
@@ -263,7 +263,7 @@ def _own_share(point: CapacityPoint) -> str:
     if whole is None or late is None:
         return ""
     times = f"of the {latency(whole)} {figure} at {rate_text(near.rate_per_s)}/s"
-    return f"{times}, {latency(min(late, whole))} are this machine waking late"
+    return f"{times}, {latency(min(late, whole))} are due to late wake-ups of this machine"
 
 
 def _target(point: CapacityPoint, headroom: Headroom, result: CapacityResult) -> str:
@@ -281,7 +281,11 @@ def _target(point: CapacityPoint, headroom: Headroom, result: CapacityResult) ->
     tally = "; ".join([f"{held} of {counted(len(probes), 'probe')} held", *([how] if how else [])])
     if headroom.holds:
         return f"{at} holds ({how or tally}); {_room(point)}"
-    word = f"{at} does not hold" if headroom.holds is False else f"whether {at} holds is not known"
+    word = (
+        f"{at} does not hold"
+        if headroom.holds is False
+        else (f"it is not known whether {at} holds")
+    )
     return f"{word} ({tally}); capacity: {_bracket(point).rstrip(',')}"
 
 
@@ -290,7 +294,7 @@ def _room(point: CapacityPoint) -> str:
     low = rate_text(capacity.low)
     high = rate_text(capacity.high)
     if capacity.low is None or point.headroom is None or point.headroom.ratio is None:
-        return "how much room there is beyond is not known"
+        return "it is not known how much more is possible"
     return f"room up to at least {low}/s" if capacity.high is None else f"room up to {low}–{high}/s"
 
 
@@ -311,10 +315,10 @@ def _pauses(point: CapacityPoint) -> str:
     nothing = sum(probe.seen is Seen.PAUSED for probe in point.probes)
     text = (
         f"{count(sum(probe.left_out for probe in touched))} acquires in "
-        f"{counted(len(touched), 'probe')} touched one"
+        f"{counted(len(touched), 'probe')} touched a pause"
     )
-    text += " (this machine did not run the load process): neither hits nor misses"
-    return f"{text}; {counted(nothing, 'probe')} told nothing" if nothing else text
+    text += " (this machine did not run the load process) and count neither as hits nor as misses"
+    return f"{text}; {counted(nothing, 'probe')} gave no result" if nothing else text
 
 
 def _parts(point: CapacityPoint) -> Iterator[Part]:
@@ -373,8 +377,7 @@ def _search_picture(point: CapacityPoint, result: CapacityResult, number: int) -
     title = f"{_bracket(point)} at {' and '.join(result.slo)}"
     title += f"; knee at {rate_text(point.knee.rate_per_s)}/s" if point.knee else ""
     about = (
-        "Acquire p99 of each probe by the rate offered; p90 or slowest where p99 has too few "
-        "samples"
+        "Acquire p99 of each probe, by offered rate; p90 or the slowest if p99 has too few samples"
     )
     if any(probe.left_out for probe in point.probes):
         about += ". The verdict leaves out the acquires that a pause of this machine touched"

@@ -84,13 +84,13 @@ def test_the_interval_lies_between_what_held_and_what_missed() -> None:
         (
             (*BELOW, *GIVEN_OUT),
             "inconclusive",
-            "the generator gave out first (its timer woke 3.10 ms late at 1,050/s)",
+            "the load generator reached its limit first (its timer woke 3.10 ms late at 1,050/s)",
         ),
-        (BELOW, "inconclusive", "too few probes above it missed"),
+        (BELOW, "inconclusive", "too few probes above this rate missed"),
         (
             (*BELOW[-1:], *ABOVE[:1]),
             "inconclusive",
-            "the capacity is at least|no rate that was tried surely holds",
+            "the capacity is at least|no tested rate keeps the SLO with certainty",
         ),
         (
             ((0.7, MISSED), (0.6, MISSED), (440.0, MISSED), (660.0, MISSED), (880.0, MISSED)),
@@ -104,7 +104,7 @@ def test_the_interval_lies_between_what_held_and_what_missed() -> None:
         ),
         # perhaps a slow start
         (((0.7, MISSED), (0.6, MISSED), (0.9, MISSED)), "inconclusive", "0.60/s did not"),
-        (((5_000.0, MISSED),), "inconclusive", "too few lower ones were tried"),
+        (((5_000.0, MISSED),), "inconclusive", "too few lower rates were tried"),
         (((0.7, HELD), (0.6, MISSED), (0.9, MISSED)), "inconclusive", "0.60/s did not"),
         (((0.7, SPOILT),), "inconclusive", "the generator was saturated at 0.70/s"),
         ((), "inconclusive", "no probe was finished"),
@@ -120,7 +120,7 @@ def test_the_interval_lies_between_what_held_and_what_missed() -> None:
                 (1_200.0, MISSED),
             ),
             "inconclusive",
-            "and an answer takes ±25 %",
+            "but an answer needs ±25 % or less",
         ),
     ],
 )
@@ -155,7 +155,7 @@ def test_where_only_spoilt_probes_make_it_narrow_the_capacity_is_at_least() -> N
     )
     assert point.capacity.at_least
     assert 17_000 < (point.capacity.low or 0) < 21_100
-    assert "the generator gave out first" in "".join(point.reasons)
+    assert "the load generator reached its limit first" in "".join(point.reasons)
 
 
 def test_no_end_lies_beyond_every_probe_that_bears_it_out() -> None:
@@ -211,10 +211,10 @@ def test_the_latency_at_the_target_has_the_interval_of_student_s_t() -> None:
         (1_000.0, "they agree"),
         (
             1_700.0,
-            "callers in closed loop made 1,700/s within the SLO, more: they wait for "
-            "each other and never queue",
+            "callers in closed loop reached 1,700/s within the SLO, which is more: closed-loop "
+            "callers wait for each other and never queue",
         ),
-        (400.0, "fewer than open loop"),
+        (400.0, "less than in open loop"),
     ],
 )
 def test_open_and_closed_loop_agree_or_a_sentence_says_why_not(rate: float, said: str) -> None:
@@ -303,14 +303,15 @@ def test_a_target_beyond_the_interval_that_missed_is_not_kept() -> None:
     point = beside(MISSED, MISSED, MISSED, MISSED, target=2_000.0)
     assert point.status == "fail"
     assert (
-        "4 of 4 probes missed at the target of 2,000/s: the fleet bears at most" in point.reasons[0]
+        "4 of 4 probes missed at the target of 2,000/s: the fleet carries at most"
+        in point.reasons[0]
     )
 
 
 def test_a_target_inside_the_interval_that_missed_is_not_known() -> None:
     point = beside(MISSED, MISSED, HELD, MISSED, target=1_000.0)
     assert point.status == "inconclusive"
-    assert "does not lie beyond the interval" in point.reasons[0]
+    assert "is not above the interval" in point.reasons[0]
 
 
 def test_rates_below_the_interval_that_mostly_missed_contradict_it_without_a_target() -> None:
@@ -338,7 +339,7 @@ def test_a_server_that_answers_nothing_in_time_keeps_no_rate() -> None:
     point = found(*looks, closed=loop(40.0, p99=0.2))
     assert (point.status, point.reasons) == (
         "fail",
-        ("no rate holds the SLO: neither 1.00/s nor 32/s did",),
+        ("no rate keeps the SLO: neither 1.00/s nor 32/s did",),
     )
 
 
@@ -383,7 +384,7 @@ def test_servers_elsewhere_are_not_blamed_for_pauses_here() -> None:
     point = found(*BELOW, *PAUSES, (1_080.0, PAUSED), fleet=fleet_here(started=False))
     assert (point.capacity.high, point.capacity.as_it_is) == (None, False)
     assert (
-        "8 of 14 probes tell nothing, as this machine did not run the load in time"
+        "8 of 14 probes give no result, because this machine did not run the load in time"
         in point.reasons[0]
     )
 
@@ -440,7 +441,7 @@ def test_the_next_limit_is_not_told_by_a_probe_far_from_the_capacity() -> None:
 
 def test_one_rate_that_missed_is_named_once() -> None:
     point = found((1.0, MISSED), (1.0, MISSED), closed=loop(1.0, p99=2.0))
-    assert point.reasons == ("no rate holds the SLO: 1.00/s did not",)
+    assert point.reasons == ("no rate keeps the SLO: 1.00/s did not",)
 
 
 def test_a_target_that_surely_missed_is_not_kept_though_the_interval_reaches_it() -> None:
@@ -451,7 +452,7 @@ def test_a_target_that_surely_missed_is_not_kept_though_the_interval_reaches_it(
     assert point.headroom.holds is False
     assert (point.capacity.high or 0.0) >= 1_050.0
     assert point.status == "fail"
-    assert "6 of 6 probes missed at the target of 1,050/s: 95 % sure" in point.reasons[0]
+    assert "6 of 6 probes missed at the target of 1,050/s: with 95 % certainty" in point.reasons[0]
 
 
 def test_a_rate_below_ten_is_not_rounded_to_one_that_was_not_measured() -> None:
@@ -461,7 +462,7 @@ def test_a_rate_below_ten_is_not_rounded_to_one_that_was_not_measured() -> None:
     assert "the capacity is at least 0.6/s" in "".join(at_least.reasons)
     point = found(*held, *((0.9, MISSED),) * 3, *((4.5, MISSED),) * 4, target=4.5, closed=loop(1.0))
     assert (
-        "4 of 4 probes missed at the target of 4.5/s: the fleet bears at most" in point.reasons[0]
+        "4 of 4 probes missed at the target of 4.5/s: the fleet carries at most" in point.reasons[0]
     )
 
 

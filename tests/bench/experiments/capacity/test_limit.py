@@ -70,7 +70,7 @@ def test_where_nothing_is_near_its_limit_the_nearest_is_named_with_its_figure(
     limit = next_limit(uses_of(run_of(result), SLO))
     assert (limit.name, limit.text) == (
         bottleneck.GENERATOR,
-        "50 % of a core; nothing was nearer its limit",
+        "50 % of a core; no resource was nearer to its limit",
     )
     assert limit.full_per_s == 2_000.0
 
@@ -86,7 +86,7 @@ def test_far_servers_may_be_limited_by_the_way_there(result: dict[str, Any]) -> 
     limit = next_limit(uses_of(run_of(result), SLO))
     assert (limit.name, limit.text) == (
         bottleneck.NETWORK,
-        "a reply takes 9.00 ms (p50) of the 10 ms",
+        "a reply takes 9.00 ms (p50) of the SLO's 10 ms",
     )
 
 

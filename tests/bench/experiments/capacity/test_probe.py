@@ -205,7 +205,7 @@ def test_an_slo_the_wrong_way_round_is_refused(expression: str, wanted: str) -> 
 
 @pytest.mark.parametrize("expression", ["rate >= 100/s", "safety.violations == 0"])
 def test_an_slo_that_no_rate_breaks_is_refused(expression: str) -> None:
-    with pytest.raises(UsageError, match="nothing that more load makes worse"):
+    with pytest.raises(UsageError, match="more load does not make"):
         read_slo([expression])
 
 

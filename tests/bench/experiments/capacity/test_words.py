@@ -22,7 +22,7 @@ def shown(document: CapacityResult, width: int) -> str:
     ("low", "high", "at_least", "said"),
     [
         (11_200.0, 11_480.0, False, "11,200–11,500 leases/s, 95 % sure,"),
-        # the generator gave out first
+        # the load generator reached its limit first
         (11_200.0, None, True, "≥ 11,200 leases/s, 95 % sure,"),
         (None, 0.7, False, "at most 0.7 leases/s, 95 % sure,"),
         (None, None, False, "no rate is known to hold"),
@@ -42,7 +42,7 @@ def test_what_the_generator_left_open_says_what_to_do() -> None:
         point().next_limit, text=GAVE_OUT.format("92 % of a core at 900/s"), full_per_s=None
     )
     assert answer(structs.replace(point(), next_limit=gave_out), result(point())).endswith(
-        "next limit: not reached: the generator gave out first (92 % of a core at "
+        "next limit: not reached: the load generator reached its limit first (92 % of a core at "
         "900/s); use --processes or more hosts"
     )
 
@@ -62,7 +62,7 @@ ROOM = "room up to 11,200–11,500/s"
         (
             {"low": None},
             True,
-            "95 % sure below 9.00 ms); how much room there is beyond is not known",
+            "95 % sure below 9.00 ms); it is not known how much more is possible",
         ),
         (
             {},
@@ -70,7 +70,7 @@ ROOM = "room up to 11,200–11,500/s"
             "(0 of 0 probes held; p99 6.00 ms, 95 % sure below 9.00 ms); capacity: "
             "11,200–11,500 leases/s",
         ),
-        ({}, None, "whether 5,000/s holds is not known (0 of 0 probes held;"),
+        ({}, None, "it is not known whether 5,000/s holds (0 of 0 probes held;"),
     ],
 )
 def test_the_first_sentence_is_about_the_target(
@@ -108,14 +108,16 @@ def test_what_pauses_took_from_the_probes_is_counted() -> None:
         probe(11_200.0),
     ]
     text = " ".join(shown(result(point(probes=probes)), 300).split())
-    assert "1,500 acquires in 2 probes touched one" in text
-    assert "neither hits nor misses; 1 probe told nothing" in text
+    assert "1,500 acquires in 2 probes touched a pause" in text
+    assert "count neither as hits nor as misses; 1 probe gave no result" in text
     assert "1 by pauses" in text
 
 
 def test_the_load_process_s_own_share_stands_beside_the_latency() -> None:
     text = " ".join(shown(result(point()), 300).split())
-    assert "of the 8.50 ms p99 at 11,200/s, 3.10 ms are this machine waking late" in text
+    assert (
+        "of the 8.50 ms p99 at 11,200/s, 3.10 ms are due to late wake-ups of this machine" in text
+    )
 
 
 @pytest.mark.parametrize("width", [80, 100])
