@@ -14,15 +14,15 @@ __all__ = ["FAR_FUTURE_NS", "NS_PER_MS", "NS_PER_S", "drift_ns", "monotonic_ns"]
 NS_PER_MS: Final = 1_000_000
 NS_PER_S: Final = 1_000_000_000
 
-# This time means "never".
+# The time that means "never".
 FAR_FUTURE_NS: Final = 1 << 62
 
 
 def drift_ns(ttl_ms: int, drift_factor: float) -> int:
     """The largest difference between clocks over one TTL, in ns: `ttl × drift_factor + 2 ms`.
 
-    `ttl_ms` > 0; `drift_factor` in [0, 1). Source: the Redlock text's CLOCK_DRIFT; the 2 ms cover
-    Redis's own expiry granularity of 1 ms and the rounding of PX.
+    `ttl_ms` is > 0. `drift_factor` is in [0, 1). The 2 ms cover the granularity of Redis's own
+    expiry, which is 1 ms, and the rounding of PX. Source: CLOCK_DRIFT in the Redlock text.
 
     >>> drift_ns(10_000, 0.01) / NS_PER_MS
     102.0

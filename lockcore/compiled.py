@@ -128,7 +128,7 @@ class CompileCore(build_ext):  # type: ignore[misc]
             logging.warning(
                 "lockcore stays pure Python, which is slower: %s", reason_of(error, lines)
             )
-            # These may also be the modules of an earlier build.
+            # The removed modules may also be those of an earlier build.
             for module in Path(self.build_lib).glob("**/*.so"):
                 module.unlink()
 

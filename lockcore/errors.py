@@ -10,7 +10,8 @@
       ForeignProcessError               used in a process that did not connect it
       CannotWaitError                   used where it cannot wait: nothing was sent
 
-Rules: all end in Error, carry data, and make their text in `__str__`; none holds a password.
+Rules: the name of each exception ends in Error. An exception carries data, and makes its text in
+`__str__`. No exception holds a password.
 """
 
 from lockcore.facts.model import Denied, Lease, Outcome, Tally

@@ -1,11 +1,12 @@
 """Hides secrets in texts: *URLs, any text → the text with `***` in place of secrets*. Pure.
 
 Rules: this is the only mask of the project. Every text with parts from a library, a server or a
-user passes through it before anybody reads the text. Four parts of a URL are secret. They are its
-password, a lone word before its @, a text in place of a port or database number, and every option
-that is not on the list of harmless options. The mask hides a secret in every form in which a text
-may quote it. These forms are as written, decoded, escaped by Python, JSON or HTML, and cut off. If
-a URL has two possible readings, the mask uses the reading that hides more.
+user passes through it before anybody reads the text. Four parts of a URL are secret. The first is
+its password. The second is a lone word before its @. The third is any other text in place of a port
+or database number. The fourth is every option that is not on the list of harmless options. The mask
+hides a secret in every form in which a text may quote it. These forms are as written, decoded,
+escaped by Python, JSON or HTML, and cut off. If a URL has two possible readings, the mask uses the
+reading that hides more.
 """
 
 import html

@@ -39,7 +39,7 @@ from lockcore.telemetry.sdk import drop_remembered, record_all
 
 SCOPE = "lockcore"
 
-# This is the first version of OpenTelemetry's conventions with stable names for databases.
+# The first version of OpenTelemetry's conventions with stable names for databases.
 SCHEMA_URL = "https://opentelemetry.io/schemas/1.33.0"
 
 # At most this number of spans a second is made for each operation and outcome.

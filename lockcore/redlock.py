@@ -50,7 +50,7 @@ Shell = Literal["auto", "gevent", "threads"]
 
 
 def _targets_of(urls: Sequence[str], settings: Settings) -> list[InstanceTarget]:
-    # This is imported late because redis-py imports asyncio.
+    # The import is late, because redis-py imports asyncio.
     from lockcore.shells.common.target import target_of
 
     if isinstance(urls, str):

@@ -35,7 +35,7 @@ RETRIED = frozenset({Outcome.CONTENDED, Outcome.SPLIT_VOTE, Outcome.TOO_LATE})
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """When to try again.
+    """The rules for further attempts of an acquire.
 
     `policy` is one of five. `full-jitter` waits a random time U(0, window). `poll` begins like
     `full-jitter` and then waits ever shorter. `push` waits for the message of a release

@@ -52,6 +52,6 @@ def show_unraised(error: BaseException, sentence: str) -> None:
     """
     referent = set[int]()
     reference: Final = weakref.ref(referent, _Callback(error, sentence))
-    # This removes the last reference to the referent, so the callback is called now.
+    # The next line removes the last reference to the referent, so the callback is called now.
     del referent
     del reference

@@ -1,7 +1,7 @@
 """Notices instances that forgot their locks on an open connection: *pushes, answers → abstention*.
 
-Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md: a constant is
-`Final`.
+Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md. For this reason,
+a constant is `Final`.
 
 Rules: an instance that may have forgotten locks abstains until all of them have expired
 (facts/membership.py). Four signs show that an instance may have forgotten locks. They are a push

@@ -1,14 +1,15 @@
 """The next step of one operation: *(event, now, random) → send a round, wait until a time, or end*.
 
-Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md: a lease gets
-positional arguments, and the code looks nothing up by name.
+Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md. For this reason,
+a lease gets positional arguments, and the code looks nothing up by name.
 
-Each operation is a generator. It yields one of four requests: a `Round` ("send this, and wake me
-when it is settled"), a `Turn` ("send nothing, and wake me when it is settled"), an int ("wake me at
-that time, in ns") or an `Offer` ("does my caller still get this lease in time?"). The shell sends
-the generator the time (ns) at which the generator runs again. After an offer, the shell sends the
-time at which the caller runs again. The generator returns the result of the operation. If the
-caller is cancelled, the shell throws into the generator, and the generator abandons its round.
+Each operation is a generator. It yields one of four requests to the shell. A `Round` means: send
+this, and wake me when it is settled. A `Turn` means: send nothing, and wake me when it is settled.
+An int means: wake me at this time, in ns. An `Offer` asks if the caller still gets this lease in
+time. The shell sends the generator the time (ns) at which the generator runs again. After an offer,
+the shell sends the time at which the caller runs again. The generator returns the result of the
+operation. If the caller is cancelled, the shell throws into the generator, and the generator
+abandons its round.
 
 Rules: a lease belongs to a caller only after the caller's own thread has received the lease and
 then read the clock. Every attempt has its own start and its own owner token. Source: the Redlock
@@ -121,7 +122,7 @@ class Acquisition:
         return self._in_line(now_ns)
 
     def _in_line(self, now_ns: int) -> Steps:
-        """Make attempts until the end. If the caller is cancelled, nothing stays behind.
+        """Make attempts until the end of the acquire. A cancelled acquire leaves nothing behind.
 
         After a cancellation the attempt is cleaned up, and nothing wakes the caller later.
         """
@@ -136,7 +137,7 @@ class Acquisition:
                 self.round.abandon()
             if self.turn is not None:
                 self.turn.abandon()
-            # This repeats the clean-up, in case the interrupt came in the `finally`.
+            # The turn is left once more, in case the interrupt came in the `finally`.
             self._leave()
             raise
 
@@ -187,7 +188,7 @@ class Acquisition:
         """The result of an attempt at the time at which its caller runs again."""
         outcome = round_.outcome
         if outcome is None:
-            # The round did not wake the caller. Something else did.
+            # The caller was woken before its round was settled.
             round_.abandon()
             outcome = Outcome.UNREACHABLE
         if outcome is ACQUIRED:
@@ -349,7 +350,7 @@ def extend_steps(engine: Engine, lease: Lease, ttl_ms: int, now_ns: int) -> Step
 
 
 def newest_of(lease: Lease) -> Lease:
-    """The lease after its last extension; the same lease if nobody has extended it."""
+    """The lease after its last extension, or the same lease if nobody has extended it."""
     newest: Lease = getattr(lease.round, "newest", lease)
     return newest
 

@@ -1,7 +1,7 @@
 """All instances at once: *rounds, bytes and time in → bytes and settled rounds out*.
 
-Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md: attributes of
-base classes are not declared again.
+Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md. For this reason,
+attributes of base classes are not declared again.
 
 Rules: the outbox has the commands to send (outbox.py). The members decide which instances vote
 (members.py). The rounds interpret the replies. The engine joins them. Shells call `received`,

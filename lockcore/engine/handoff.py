@@ -1,7 +1,7 @@
 """The hand-off of a key between processes: *their messages, releases → the next caller to try*.
 
-Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md: a constant is
-`Final`, and the classes with an object for each resource have slots.
+Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md. For this reason,
+a constant is `Final`, and the classes with an object for each resource have slots.
 
 The head of a line is its first caller. If the servers refuse the head's SET, the head reads the
 beginning of the key's value (GETRANGE). This value is an owner token, which names the holder's

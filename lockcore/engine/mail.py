@@ -1,7 +1,7 @@
 r"""Messages between processes: *kind, resource's hash → PUBLISH; instances' pushes → messages*.
 
-Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md: a constant is
-`Final`, and the classes with an object for each message have slots.
+Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md. For this reason,
+a constant is `Final`, and the classes with an object for each message have slots.
 
 Rules: a message counts when a quorum of instances has brought it. Each instance counts once. A
 message carries no text of a user, because it names a resource by a hash of fixed length. All tables

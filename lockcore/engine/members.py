@@ -1,7 +1,7 @@
 """The instances that may vote: *new and lost connections, lag, time → the voters*.
 
-Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md: a constant is
-`Final`, and no attribute of `Core` is declared again.
+Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md. For this reason,
+a constant is `Final`, and no attribute of `Core` is declared again.
 
 Rules: facts/membership.py decides the state of one instance. Before the voters change, the batch
 for the old voters moves to their queues. The same voters are always the same tuple object. So a

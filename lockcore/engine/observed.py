@@ -1,7 +1,7 @@
 """The guard around an observer: *an observer → a listener that the shells call*.
 
-This file is compiled, so it follows the rules of docs/lockcore/compiled.md: an observer's methods
-are looked up by name, and a listener's are not.
+This file is compiled, so it follows the rules of docs/lockcore/compiled.md. For this reason, an
+observer's methods are looked up by name, but a listener's methods are not.
 
 Rules: a listener gets an operation as it ends, in the caller's own thread, greenlet or task. So an
 observer runs in the caller's context. The shell calls the listener directly, because a wrapping

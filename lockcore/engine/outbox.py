@@ -1,7 +1,7 @@
 """The commands to send: *commands for all voters or for one → one write per connection*.
 
-Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md: a constant is
-`Final`, and a list replaces the generator of `any`.
+Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md. For this reason,
+a constant is `Final`, and a list replaces the generator of `any`.
 
 Rules: a command for all voters is encoded once, appended once to the *batch*, and sent once per
 pass of the loop to each voter. A command for only some instances goes to the queues of these
@@ -48,8 +48,8 @@ class Outbox:
     replies, and `_shortest_ns` is the shortest timeout of these rounds. `_to_merge` has the
     releases of the next merged script call, and `_merge_keys` has their resources. `_watched` has
     the watched rounds of the batch. `_unstamped` has the watched rounds of the batch that leaves
-    next.
-    `_encode_release` encodes a release for all voters; None if the voters need different commands.
+    next. `_encode_release` encodes a release for all voters. It is None if the voters need
+    different commands.
     """
 
     def __init__(

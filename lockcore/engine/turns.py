@@ -1,13 +1,13 @@
 """The turns of the callers of one Redlock: *waiting callers, releases → the next caller to try*.
 
-Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md: `Turns` has
-dictionaries as attributes. `Turns` is not a dictionary itself, because machine code would then look
-up its methods by name.
+Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md. For this reason,
+`Turns` has dictionaries as attributes. `Turns` is not a dictionary itself, because machine code
+would then look up its methods by name.
 
 Rules (docs/lockcore/waiting.md): only the keys on the servers decide about a lock. A line of
 callers only saves commands that the servers would refuse. A caller that leaves the line always
 passes the turn on. If the head cannot reach a quorum, it sets the whole line free. So all callers
-notice an outage at once, not one after the other.
+notice an outage at the same time.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Checks the arguments of callers before anything is sent: *name, value → nothing, or an error*.
 
-Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md: a constant is
-`Final`, and `isinstance` gets a tuple, because machine code would make a union each time.
+Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md. For this reason,
+a constant is `Final`, and `isinstance` gets a tuple, because machine code would make a union each
+time.
 
 Rules: a value of the wrong kind is a TypeError. A value out of range is a ValueError, and nan and
 infinity are out of range. Each error text has the argument's name, the allowed values and the

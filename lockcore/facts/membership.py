@@ -1,7 +1,7 @@
 """The right of each instance to vote: *hello, loss, lag, time → the state of a member*.
 
-Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md: `VOTING` is
-`Final`, because machine code reads a constant faster than a member of an enum.
+Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md. For this reason,
+`VOTING` is `Final`, because machine code reads a constant faster than a member of an enum.
 
 Rules (the Redlock text's *delayed restart*, done by the client): an instance that may have
 forgotten locks abstains until all of them have expired. This takes max_ttl + drift from the moment

@@ -1,11 +1,11 @@
 """The facts of a lock as values: *what happened → names and counts*.
 
-Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md: the outcomes of
-the hot paths are constants, and `Lease` is a plain class with slots.
+Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md. For this reason,
+the outcomes of the hot paths are constants, and `Lease` is a plain class with slots.
 
 Rules: facts are immutable. A `Lease` is a plain class with slots that is written once. Hot paths
 make leases, and a lease as a frozen dataclass would cost four times as much. Times are integers in
-ns of CLOCK_MONOTONIC. The words are those of the README's vocabulary.
+ns of CLOCK_MONOTONIC. The names are the words of the README's vocabulary.
 """
 
 from collections.abc import Mapping, Sequence
@@ -48,8 +48,8 @@ class Outcome(Enum):
     GONE = "gone"
 
 
-# These are constants, because machine code reads a constant directly but looks a member of an enum
-# up by its name.
+# Outcomes that hot paths use, as constants. Machine code reads a constant directly, but looks up a
+# member of an enum by its name.
 ACQUIRED: Final = Outcome.ACQUIRED
 RELEASED: Final = Outcome.RELEASED
 CONTENDED: Final = Outcome.CONTENDED

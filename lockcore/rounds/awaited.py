@@ -1,8 +1,8 @@
 """The interfaces between connections and rounds: *a connection's next reply → its receiver*.
 
-Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md: a type that hot
-paths read is a base class (`Settled`, `Core`) and not a Protocol, and it declares each attribute
-once.
+Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md. For this reason,
+a type that hot paths read is a base class (`Settled`, `Core`) and not a Protocol, and it declares
+each attribute once.
 
 Rules: a connection (pipeline.py) carries any object that is `Awaited`, and it does not know rounds.
 A round counts replies, and it knows its connection only as an `InstancePipe`. This file has both

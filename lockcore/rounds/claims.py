@@ -1,7 +1,7 @@
 """Encoded parts of commands: *a resource and a number → its claim; a TTL → its terms*.
 
-Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md: tables are
-`Final`, so a look-up of the table's name costs nothing.
+Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md. For this reason,
+tables are `Final`, so a look-up of the table's name costs nothing.
 
 Rules: each claim is made from prepared parts. Terms are kept in a bounded table. When the table is
 full, it is emptied, and the terms in use are then entered again.

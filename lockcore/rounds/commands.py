@@ -1,7 +1,7 @@
 r"""The commands of the lock as bytes: *key, owner token, TTL → RESP requests*.
 
-Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md: a constant is
-`Final`.
+Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md. For this reason,
+a constant is `Final`.
 
 Rules: a command is encoded once for all N instances. Key and owner token stand side by side in
 every command, so both are encoded once per attempt as its `claim`

@@ -1,7 +1,8 @@
 """The timeouts of rounds: *rounds sent, now → the rounds to expire*.
 
-Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md: the tables have
-slots, and `Timetable` takes a function, because a subclass's method would be looked up by name.
+Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md. For this reason,
+the tables have slots, and `Timetable` takes a function, because a subclass's method would be looked
+up by name.
 
 Rules: a round's timeout counts from its own start, before its first byte is queued. If a delay of
 this process makes a command leave late, the command still gets a tenth of its timeout on the wire.

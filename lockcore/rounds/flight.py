@@ -1,8 +1,8 @@
 """A batch on its way to all voters: *the bytes of a perfect answer → the number of won rounds*.
 
-Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md: a constant is
-`Final`, the common part of rounds is a base class (`InFlight`) and not a Protocol, and `Flight` has
-slots.
+Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md. For this reason,
+a constant is `Final`, the common part of rounds is a base class (`InFlight`) and not a Protocol,
+and `Flight` has slots.
 
 Rules (docs/lockcore/rounds.md): a flight counts its rounds while every answer is a success. If an
 instance gives a round another answer, the flight sets this round *apart*. From then on the round

@@ -1,15 +1,15 @@
 """Finds the end of a reply in a connection's bytes: *bytes from a reply's beginning on → its end*.
 
-Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md: first bytes are
-numbers that are `Final`, and no slice of bytes may end before it begins.
+Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md. For this reason,
+first bytes are numbers that are `Final`, and no slice of bytes may end before it begins.
 
 Rules: bytes are read, never changed. The parser (hiredis) gets a reply only once the reply is
 whole. So the parser never allocates memory for a length that a header only announces. For example,
 a list of 10⁹ replies is refused after the 13 bytes of its header. This file also refuses other
-forms that no valid reply to this library has: streamed types, attributes, signs and leading zeros
-in a length, and lists that are nested too deeply. A reply that is too long ends its connection,
-except for a message that another client published. Such a message is skipped. Source: the
-specification of RESP2 and RESP3.
+forms that no valid reply to this library has. These forms are streamed types, attributes, signs and
+leading zeros in a length, and lists that are nested too deeply. A reply that is too long ends its
+connection, except for a message that another client published. Such a message is skipped. Source:
+the specification of RESP2 and RESP3.
 """
 
 from typing import Final

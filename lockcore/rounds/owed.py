@@ -1,7 +1,7 @@
 """Releases that an instance must still get: *releases that it did not take, time → sent again*.
 
-Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md: a constant is
-`Final`, and `OwedRelease` has slots and no instance dictionary.
+Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md. For this reason,
+a constant is `Final`, and `OwedRelease` has slots and no instance dictionary.
 
 Rules: an owed release is a release that an instance did not take. It is owed until its key has
 expired, at most max_ttl + drift after the failure of the release. This time does not start at the

@@ -1,7 +1,7 @@
 """The order of one connection: *commands out, replies in → each reply to the round that awaits it*.
 
-Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md: a constant is
-`Final`, and the classes on hot paths have slots.
+Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md. For this reason,
+a constant is `Final`, and the classes on hot paths have slots.
 
 Rules: Redis answers a connection's commands in order. So the awaited replies form a FIFO, and
 commands have no tags. A flight compares exactly expected bytes. Every other reply is read by

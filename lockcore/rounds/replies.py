@@ -1,7 +1,7 @@
 """Reads one connection's bytes: *pieces of bytes in → one whole reply at a time*.
 
-Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md: constants are
-`Final`, and no slice may end before it begins.
+Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md. For this reason,
+constants are `Final`, and no slice may end before it begins.
 
 Rules: bytes are never changed before they are read. Each reply is read in one of two ways. `match`
 compares it with the expected bytes, or `next` reads it. Only the exact lines of resp.py are answers

@@ -1,7 +1,7 @@
 r"""RESP2 on the wire: *arguments → a request's bytes; a peer's bytes → replies*.
 
-Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md: a constant is
-`Final`.
+Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md. For this reason,
+a constant is `Final`.
 
 Rules: the lock awaits single lines. Only the exact lines `+OK`, `$-1` (RESP3: `_`), `:1` and `:0`
 (`ANSWERS`), or an error, are answers. Any other reply is UNEXPECTED, for example `#t`, `,1` or a

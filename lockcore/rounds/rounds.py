@@ -1,7 +1,7 @@
 """One command to all instances, and the count of its replies: *replies → a settled outcome*.
 
-Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md: rounds share base
-classes, each attribute is declared in one class, and a constant is `Final`.
+Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md. For this reason,
+rounds share base classes, each attribute is declared in one class, and a constant is `Final`.
 
 Rules: a round counts each reply exactly once, and replies may come in any order. A round is
 *settled* when its outcome can no longer change. A round is *closed* when no vote is undecided,
@@ -116,9 +116,9 @@ class SetRound(Counting):
         "voters",
     )
 
-    # These three have no value at first, so code reads them with `getattr` and a default. Few
-    # rounds need them, because few rounds have an error or are extended. A value at the start would
-    # cost every round.
+    # The next three attributes have no value at first, so code reads them with `getattr` and a
+    # default. Few rounds need them, because few rounds have an error or are extended. A value at
+    # the start would cost every round.
     denied_by: int
     newest: Lease
     asked_until_ns: int

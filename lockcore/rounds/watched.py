@@ -1,7 +1,7 @@
 """A SET round that remembers each instance's times: *replies with times → an AttemptRecord*.
 
-Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md: a watched round
-is a subclass of `SetRound`, so the code that counts finds the same fields.
+Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md. For this reason,
+a watched round is a subclass of `SetRound`, so the code that counts finds the same fields.
 
 Rules: the record is made once, when the round is closed and its caller has decided (or is gone).
 Replies after the close are not in the record.

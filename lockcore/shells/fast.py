@@ -1,7 +1,7 @@
 """The start and end of acquire and release: *a resource → a round; a settled round → a lease*.
 
-This file is compiled, so it follows the rules of docs/lockcore/compiled.md: functions of other
-modules are attributes here.
+This file is compiled, so it follows the rules of docs/lockcore/compiled.md. For this reason,
+functions of other modules are attributes here.
 
 Rules: a usual operation does not use the step generator (attempt.py). This file adds no rules for
 locks. If a first attempt is settled at once, refused, or too late, the operation goes on by the
@@ -33,7 +33,7 @@ class Shortcut:
     def __init__(self, driver: LoopDriver) -> None:
         engine: Engine = driver.engine
         self.inside = False
-        # This means "no TTL yet", because no caller passes this object.
+        # No caller passes this object, so it means that no TTL was checked yet.
         self._ttl_ms: object = self
         self._wait_ms: object = NO_WAIT
         self._terms: Terms = engine.terms(engine.settings.max_ttl_ms)

@@ -1,7 +1,7 @@
 """Counts an application's operations: *operations → numbers, durations, a few samples*.
 
-Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md: hot paths avoid
-`suppress` and `pop`, which machine code looks up by name.
+Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md. For this reason,
+hot paths avoid `suppress` and `pop`, which machine code looks up by name.
 
 Rules: every operation and its duration are counted (`Durations`). One cycle in `every` is a sample.
 `pace` sets `every` by the rate of the last interval, so that there are about `PER_SECOND` samples a
@@ -178,7 +178,7 @@ class Counts:
             added, added_ns = durations.news()
             if durations is self.tries:
                 new_tries = first_tries - self._read_tries
-                # This is set before the `yield`, because the reader may stop there.
+                # The number is stored before the `yield`, because the reader may stop there.
                 self._read_tries = first_tries
                 added[bisect_left(BOUNDS_NS, NS_PER_S)] += new_tries
                 added_ns += new_tries * NS_PER_S

@@ -1,9 +1,9 @@
 """Changes OpenTelemetry's SDK inside: *many values at once, or a fork → the SDK's own numbers*.
 
-Rules: the SDK has no calls for these two tasks. Only this file uses private names of the SDK. If
-the names are missing (another SDK, or a later one), a histogram gets its values one by one, and a
-forked child goes on from its parent's numbers. Both functions are called while the SDK collects, or
-while a process has one thread.
+Rules: the SDK has no calls for these two tasks. Only this file uses private names of the SDK.
+Another SDK, or a later version, may not have these names. Then a histogram gets its values one by
+one, and a forked child goes on from its parent's numbers. Both functions are called while the SDK
+collects, or while a process has one thread.
 """
 
 from bisect import bisect_left

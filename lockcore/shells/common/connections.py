@@ -80,7 +80,7 @@ class Connections:
         self.engine.foreign = self.engine.retired = self.closed = True
         self.engine.voters = ()
         for pipe in self.engine.pipes:
-            # This drops all bytes.
+            # The new `transmit` drops all bytes.
             pipe.transmit = (lambda _data: 0) if pipe.is_open else None
         self._inherited = self.wires
         self.wires = [None] * len(self.wires)

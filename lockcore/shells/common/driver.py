@@ -86,9 +86,9 @@ class LoopDriver(Connections):
 
     def listen(self, observer: Observer) -> Listener:
         """Report attempts to `observer` from now on. The returned listener reports operations."""
-        # This is an RLock, because a signal's handler may take it again in the same thread. There
-        # is no lock for greenlets, because a greenlet that waits in its observer must not block
-        # other greenlets.
+        # The lock is an RLock, because a signal's handler may take it again in the same thread.
+        # There is no lock for greenlets, because a greenlet that waits in its observer must not
+        # block other greenlets.
         alone = RLock() if self.for_threads else nullcontext()
         listener = Listener(observer, self.can_be_interrupted, alone)
         self.engine.attempt_listener = listener.observe
@@ -146,8 +146,8 @@ class LoopDriver(Connections):
         try:
             self._hand_out()
         finally:
-            # This also runs after an interrupt, so the queued commands leave, and the other callers
-            # are woken later.
+            # The `finally` also runs after an interrupt. So the queued commands leave, and the
+            # other callers are woken later.
             self._waking = False
             if self.engine.ready:
                 self._wake_later()
@@ -219,7 +219,7 @@ class LoopDriver(Connections):
 
     def _tick_by(self, next_ns: int, now_ns: int) -> None:
         if next_ns != FAR_FUTURE_NS and not self.closed:
-            # This value holds until the timer is really set.
+            # FAR_FUTURE_NS is kept if an interrupt comes before the timer is set.
             self._tick_at = FAR_FUTURE_NS
             self._tick_later(max(0, next_ns - now_ns))
         self._tick_at = next_ns
@@ -236,7 +236,7 @@ class LoopDriver(Connections):
         try:
             self._look()
         finally:
-            # This also runs after an interrupt, because a caller may wait for a time or a
+            # The `finally` also runs after an interrupt, because a caller may wait for a time or a
             # connection.
             self.arm(monotonic_ns())
         if self.engine.ready:

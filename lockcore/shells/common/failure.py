@@ -148,7 +148,7 @@ FAILURES: dict[str, Failure] = {
         "it has as many clients as it allows", "raise its maxclients, or close some of them"
     ),
     r"reply \w*MasterDownError": Failure("it is a replica whose primary is down", _INDEPENDENT),
-    # These are the numbers of OpenSSL's X509_V_ERR_….
+    # The numbers behind `certificate` are those of OpenSSL's X509_V_ERR_….
     "certificate 9 ": Failure(
         f"{_TLS}its certificate is not valid yet",
         "mend the clock of this machine, or the certificate",
@@ -168,7 +168,7 @@ FAILURES: dict[str, Failure] = {
         "name the file of that CA with ?ssl_ca_certs=FILE",
         InstanceRefusedError,
     ),
-    # These come from OpenSSL's strict mode, which Python uses from 3.13 on.
+    # Errors of OpenSSL's strict mode, which Python uses from 3.13 on.
     "certificate (?:8[0-9]|9[0-4]) (.*)": Failure(
         f"{_TLS}its certificate or that of its CA breaks RFC 5280 ({{0}})",
         "make that certificate anew; Python demands this from 3.13 on",

@@ -1,7 +1,7 @@
 """One connected, non-blocking socket: *bytes out in full, bytes in as they come*.
 
-This file is compiled, so it follows the rules of docs/lockcore/compiled.md: `Wire` has slots, and
-the socket's methods are attributes.
+This file is compiled, so it follows the rules of docs/lockcore/compiled.md. For this reason, `Wire`
+has slots, and the socket's methods are attributes.
 
 Rules: bytes that the kernel does not take at once are kept in order. They are sent when the socket
 is writable again (`want_write` tells the driver). If a socket is broken, `receive` raises OSError.

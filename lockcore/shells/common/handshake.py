@@ -290,7 +290,7 @@ def _extends(connection: HandshakeConnection, key: bytes, *, default: bool) -> b
 
 def _check_scripts(target: InstanceTarget, connection: HandshakeConnection, key: bytes) -> None:
     for script in (COMPARE_AND_DELETE, COMPARE_AND_DELETE_MANY, COMPARE_AND_EXTEND):
-        # If this fails, the first EVALSHA falls back to EVAL.
+        # If the loading fails, the first EVALSHA falls back to EVAL.
         _works(connection, "SCRIPT", "LOAD", script.source)
     forms = (("EVAL", COMPARE_AND_DELETE.source), ("EVALSHA", COMPARE_AND_DELETE.sha))
     if not all(_works(connection, command, script, "1", key, b"x") for command, script in forms):

@@ -212,7 +212,7 @@ def target_of(url: str, timeout_s: float, key_prefix: str) -> InstanceTarget:
         "decode_responses": False,
     }
     if "ssl_certfile" in options:
-        # Without this option OpenSSL asks for the password on the terminal.
+        # Without a password option, OpenSSL asks for the password on the terminal.
         options.setdefault("ssl_password", "")
     target = InstanceTarget(address.place, options, key_prefix, mask, ignored=address.ignored)
     try:

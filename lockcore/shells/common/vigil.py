@@ -8,7 +8,7 @@ further tries rarer. Source: adaptive spinning of mutexes (Karlin et al., SODA 1
 
 import os
 
-# This is about twice the time of a wake-up.
+# The length of a vigil, which is about twice the time of a wake-up.
 AWAKE_NS = 60_000
 
 # A vigil delays other ready work by about this time.

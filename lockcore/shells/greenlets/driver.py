@@ -1,8 +1,8 @@
 """Waiting by greenlets: *hub watchers wake the waiting greenlet straight from the I/O callback*.
 
 Rules: there is one engine per hub (thread). If a greenlet is killed while it waits, it abandons its
-round. A batch leaves at once if little is in flight, else once per pass of the loop. fast.py has
-the operations of a caller, and it is compiled.
+round. If little is in flight, a batch leaves at once. Otherwise it leaves once per pass of the
+loop. fast.py has the operations of a caller, and it is compiled.
 """
 
 from collections.abc import Callable, Generator, Sequence

@@ -1,7 +1,8 @@
 """Acquire and release in a greenlet: *a resource → a lease; a lease → an outcome*.
 
-This file is compiled, so it follows the rules of docs/lockcore/compiled.md: functions of other
-modules are attributes here, and no `finally` touches a variable that its `try` assigns.
+This file is compiled, so it follows the rules of docs/lockcore/compiled.md. For this reason,
+functions of other modules are attributes here, and no `finally` touches a variable that its `try`
+assigns.
 """
 
 from collections.abc import Callable, Generator

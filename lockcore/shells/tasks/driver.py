@@ -1,8 +1,9 @@
 """Waiting by tasks: *the loop's readers step the waiting task straight from the I/O callback*.
 
 Rules: there is one engine per event loop (asyncio's own or uvloop). If a task is cancelled while it
-waits, it abandons its round. A batch leaves at once if little is in flight, else once per pass of
-the loop. The first attempt and the release do not use the step generator (fast.py).
+waits, it abandons its round. If little is in flight, a batch leaves at once. Otherwise it leaves
+once per pass of the loop. The first attempt and the release do not use the step generator
+(fast.py).
 """
 
 import asyncio

@@ -1,12 +1,12 @@
 """The hot path of tasks: *a resource → a round; a settled round → its task, stepped at once*.
 
-This file is compiled, so it follows the rules of docs/lockcore/compiled.md: seats are stepped
-without a call by name, and a function of another module is an attribute.
+This file is compiled, so it follows the rules of docs/lockcore/compiled.md. For this reason, seats
+are stepped without a call by name, and a function of another module is an attribute.
 
 Rules: a task waits at a `Seat`, and its seat steps the task straight from the I/O callback. In two
-cases the seat is an ordinary future that the loop settles (`later`): while the loop steps a task,
-and if a future's private parts are missing (`knows`). Source: asyncio's futures.py (`_callbacks`)
-and tasks.py (`__step` and `__wakeup`), and their C versions.
+cases the loop settles the seat's future instead (`later`). The first case is that the loop steps a
+task at this moment. The second case is that a future's private parts are missing (`knows`). Source:
+asyncio's futures.py (`_callbacks`) and tasks.py (`__step` and `__wakeup`), and their C versions.
 """
 
 import sys

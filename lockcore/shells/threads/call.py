@@ -43,8 +43,9 @@ class Carrier(Protocol):
 class Call:
     """An operation of a thread.
 
-    `take` returns the operation's value if it is `over`, else an `Offer`. `wake` is called when
-    there is something to take. `undo` takes a value back, and only an acquire has it.
+    `take` returns the operation's value if the operation is `over`, and an `Offer` otherwise.
+    `wake` is called when there is something to take. `undo` takes a value back, and only an acquire
+    has it.
     """
 
     __slots__ = (
