@@ -91,7 +91,7 @@ class Amnesia:
         return [pipe for pipe, hello in hellos if hello is not None and hello.swaps != NOT_COUNTED]
 
     def swaps_read(self, info: object, pipe: InstancePipe) -> None:
-        """Take the number of database swaps of an instance. An error has no meaning."""
+        """Take the number of database swaps of an instance. An error is ignored."""
         member = self._members[pipe.index]
         earlier = member.hello
         if earlier is None or not isinstance(info, bytes):
@@ -104,7 +104,7 @@ class Amnesia:
             self.noticed(pipe, SWAPPED)
 
     def _answered(self, info: object, pipe: InstancePipe) -> None:
-        """Take an instance's INFO about replication. An error has no meaning."""
+        """Take an instance's INFO about replication. An error is ignored."""
         if not isinstance(info, bytes):
             return
         member = self._members[pipe.index]

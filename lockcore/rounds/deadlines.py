@@ -8,7 +8,7 @@ Rules: a round's timeout counts from its own start, before its first byte is que
 this process makes a command leave late, the command still gets a tenth of its timeout on the wire.
 Batches are kept whole, and a batch is checked only when one of its rounds may be due. Each
 connection keeps its order. So once a batch's last round is answered, the whole batch is answered,
-and it is dropped without a check. Single rounds stand in a heap.
+and it is dropped without a check. Single rounds are kept in a heap.
 """
 
 from collections import deque

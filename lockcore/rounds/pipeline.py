@@ -4,8 +4,9 @@ Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.m
 a constant is `Final`, and the classes on hot paths have slots.
 
 Rules: Redis answers a connection's commands in order. So the awaited replies form a FIFO, and
-commands have no tags. A flight compares exactly expected bytes. Every other reply is read by
-replies.py and given to the oldest round. Bytes from one instance never affect another instance.
+commands have no tags. A flight compares the received bytes with the bytes that it expects. Every
+other reply is read by replies.py and given to the oldest round. Bytes from one instance never
+affect another instance.
 """
 
 from collections.abc import Callable, Sequence
