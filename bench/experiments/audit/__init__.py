@@ -1,1 +1,1 @@
-"""Which lock libraries hold? *A library and a schedule → a cell with its evidence*."""
+"""The question which lock libraries hold: *a library and a schedule → a cell with its evidence*."""

@@ -61,9 +61,9 @@ def audit(
 ) -> Done[AuditResult]:
     """Judge installed lock libraries by the same schedules, and show what happened at every fault.
 
-    lockcore is judged as any other library. Locks with one planted fault each must be recognised.
-    Exit code 5: a schedule broke lockcore. Exit code 4: a planted fault was not recognised. The
-    other libraries do not change the exit code.
+    lockcore is judged like any other library. The audit must recognise locks with one planted fault
+    each. Exit code 5 means that a schedule broke lockcore. Exit code 4 means that a planted fault
+    was not recognised. The other libraries do not change the exit code.
     """
     from bench.experiments.audit.experiment import AuditPlan, chosen, known, run_audit
     from bench.experiments.audit.libraries import read_libraries

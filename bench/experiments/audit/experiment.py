@@ -6,7 +6,7 @@ that breaks it is a violation. A control is Redlock by hand with a fault that on
 find. A control without a fault must pass all schedules. The cells of other libraries are shown and
 decide nothing. A schedule that holds is played `held` times. A schedule that has gone wrong once is
 played `repeats` times. A schedule that is not known is played again, and once more when no other
-library plays. Ctrl-C ends every wait within a moment, and drops the schedules that are under way.
+library plays. Ctrl-C ends every wait within a moment, and drops unfinished schedules.
 """
 
 from collections.abc import Sequence
@@ -48,7 +48,8 @@ INSTANCES = 3
 # A schedule without a result gets this many tries while other libraries play. Then it is played
 # alone.
 TRIES = 3
-# This many libraries per core play at once. They mostly wait for ends of keys and for time-outs.
+# The number of libraries per core that play at once. A library mostly waits for the end of keys and
+# for time-outs.
 AT_ONCE = 6
 SLOW = ("java", "node")
 
@@ -64,15 +65,16 @@ class AuditPlan:
 
 
 def chosen(names: Sequence[str]) -> list[JudgeRow[Stage]]:
-    """The schedules with these names, or all if no name is listed. Raises UsageError for an unknown
-    name."""
+    """Return the schedules with these names, or all schedules if no name is listed. Raises
+    UsageError for an unknown name."""
     require_known("schedule", names, SCHEDULES)
     return [SCHEDULES[name] for name in SCHEDULES if name in (names or SCHEDULES)]
 
 
 def known(entries: Sequence[LibraryEntry], words: Sequence[str]) -> Sequence[LibraryEntry]:
-    """The libraries whose name contains one of `words`, or all if there are no words. Raises
-    UsageError for a word that is in no library's name. The name of the controls is allowed, too."""
+    """Return the libraries with one of `words` in their name, or all libraries if there are no
+    words. Raises UsageError for a word that is in no library's name. The name of the controls is
+    allowed, too."""
     names = [entry.library.name for entry in entries] + ["control"]
     for word in words:
         if not any(word in name for name in names):
@@ -120,7 +122,7 @@ def run_audit(order: ExperimentOrder[AuditPlan], show: Show) -> Done[AuditResult
 
 
 class _Playing:
-    """Plays all libraries. `_stop` ends every wait, and drops the schedules under way."""
+    """Plays all libraries. `_stop` ends every wait, and drops unfinished schedules."""
 
     def __init__(self, plan: AuditPlan, server: ServerBinary, show: Show) -> None:
         self._plan = plan
@@ -129,8 +131,8 @@ class _Playing:
         self._stop = Event()
 
     def run(self, drivers: Sequence[LibraryDriver], cells: list[JudgedRow]) -> None:
-        """Add a cell per library and schedule to `cells`, in order. A cell that Ctrl-C cuts is left
-        out."""
+        """Add a cell per library and schedule to `cells`, in order. A cell that Ctrl-C interrupts
+        is left out."""
         by_name = {one.library.name: one for one in drivers}
         slow_first = sorted(drivers, key=lambda one: one.library.kind not in SLOW)
         jobs = {one.library.name: partial(self._play_all, one, cells) for one in slow_first}
@@ -170,7 +172,8 @@ class _Playing:
 
 
 def asked(stage: Stage, row: JudgeRow[Stage]) -> RowFinding:
-    """Play a row with a library. Raises NotApplicableError if the row does not apply to it."""
+    """Play a row with a library. Raises NotApplicableError if the row does not apply to the
+    library."""
     if stage.instances < row.least:
         raise NotApplicableError("it locks on one instance")
     finding = row.play(stage)

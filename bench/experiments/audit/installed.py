@@ -1,5 +1,5 @@
-"""Libraries, each in its own environment: *entries of a table, a cache folder → drivers that can
-run, and reasons why others cannot*.
+"""Installed libraries, each in its own environment: *entries of a table, a cache folder → drivers
+that can run, and the reasons why other drivers cannot*.
 
 Rules: versions are exact. Each Python library has an environment. Node has one folder. Go, Rust and
 Java have a built program each. An existing installation is used again. A failed installation gives
@@ -26,12 +26,13 @@ from bench.experiments.judge.library import ROOT, Library, LibraryDriver, Librar
 
 DRIVER = f"{__package__}.clients.driver"
 INSTALL_S = 600.0
-# the time between two checks whether the work was cut
+# The time (s) between two checks whether the work was interrupted.
 LOOK_S = 0.1
-# This many installations run at once. They wait for the network more than they compile.
+# The number of installations that run at once. An installation waits for the network more than it
+# compiles.
 AT_ONCE = 3
 
-# for each kind: the programs that it needs, and the command that builds it in its folder
+# For each kind of driver: the programs that it needs, and the command that builds it in its folder.
 _BUILT: Mapping[str, tuple[Sequence[str], Sequence[str]]] = {
     "node": (
         ("node", "npm"),
@@ -41,9 +42,9 @@ _BUILT: Mapping[str, tuple[Sequence[str], Sequence[str]]] = {
     "java": (("java", "mvn"), ("mvn", "--quiet", "--batch-mode", "process-classes")),
     "rust": (("cargo",), ("cargo", "build", "--release", "--quiet")),
 }
-# for each kind: the path of the built program
+# For each kind of driver: the path of the built program.
 _PROGRAMS = {"go": "driver", "rust": "target/release/driver"}
-# the folder in a Python library's environment that holds lockbench's driver
+# The folder with lockbench's driver in a Python library's environment.
 _OURS = "ours"
 
 
@@ -80,7 +81,7 @@ def install(
 
 
 def ours(name: str) -> LibraryDriver:
-    """The driver of a lock in lockbench's own environment, by the lock's name."""
+    """Return the driver of a lock in lockbench's own environment, by the lock's name."""
     return _driver(LibraryEntry(Library(name, "lockcore"), LibraryWords(), HERE), Path())
 
 
@@ -122,7 +123,7 @@ def _link_bench(home: Path) -> None:
 
 def _install(entry: LibraryEntry, home: Path, say: Callable[[str], None], cut: Event) -> str:
     """Build `home`, unless it exists and was built from the same input. Return the reason of a
-    failure, "" for success.
+    failure, or "" for success.
 
     `cut` ends the build.
     """
@@ -135,7 +136,8 @@ def _install(entry: LibraryEntry, home: Path, say: Callable[[str], None], cut: E
     if stamp.exists() and stamp.read_text(encoding="utf-8") == recipe:
         return ""
     say(f"installing: {library.home} ({', '.join(library.packages)})")
-    # A build that was cut continues from where it stopped. Any other build begins anew.
+    # An interrupted build continues where it stopped. Any other build starts again from the
+    # beginning.
     if stamp.exists() or not command:
         shutil.rmtree(home, ignore_errors=True)
     for program in programs:
@@ -164,7 +166,7 @@ def _install(entry: LibraryEntry, home: Path, say: Callable[[str], None], cut: E
 
 
 def _call(command: Sequence[str], folder: Path, cut: Event) -> str:
-    """Run a command in `folder`. Return the reason of a failure, "" for success. `cut` kills the
+    """Run a command in `folder`. Return the reason of a failure, or "" for success. `cut` kills the
     command.
 
     The command has a session of its own. A SIGINT may reach only lockbench's process, so lockbench

@@ -1,4 +1,4 @@
-"""The verdict over an audit: *a cell per library and schedule → one word*. Pure.
+"""The verdict over an audit: *a cell per library and schedule → one verdict*. Pure.
 
 Rules: controls must be caught, and lockcore must hold. The cells of other libraries are shown and
 decide nothing. `earned` judges a stored audit anew. A cell that does not hold must have gone wrong
@@ -37,13 +37,14 @@ def judge_cells(cells: Sequence[JudgedRow], *, interrupted: bool = False) -> Ver
 
 
 def earned(result: AuditResult) -> AuditResult:
-    """Return `result` with the words and the verdict that its cells earn."""
+    """Return `result` with the verdicts that follow from its cells."""
     cells = tuple(replace(cell, verdict=word_of_row(cell)) for cell in result.cells)
     return replace(result, cells=cells, verdict=judge_cells(cells, interrupted=result.interrupted))
 
 
 def _row_word(cell: JudgedRow) -> str:
-    """The meaning of a cell for the audit itself. "told" means that it decides nothing."""
+    """Return the meaning of a cell for the audit itself. "told" means that the cell decides
+    nothing."""
     if cell.library.startswith(CONTROL):
         must = "holds" if cell.library == CONTROL + NO_FAULT else "does not"
         if cell.verdict == must:

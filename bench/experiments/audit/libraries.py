@@ -22,7 +22,7 @@ ALGORITHM = "algorithm"
 
 @dataclass(frozen=True, slots=True)
 class LibraryEntry:
-    """A library of a table. `folder`: the folder of the table. Below it are the sources of the
+    """A library of a table. `folder` is the folder of the table. It also holds the sources of the
     drivers, in a folder per language."""
 
     library: Library
@@ -31,9 +31,9 @@ class LibraryEntry:
 
 
 def read_libraries(folder: Path = HERE) -> list[LibraryEntry]:
-    """The libraries of the table in `folder`.
+    """Return the libraries of the table in `folder`.
 
-    Raises UsageError if there is no table, or an unreadable one.
+    Raises UsageError if there is no table, or if the table is unreadable.
     """
     try:
         return [
@@ -57,8 +57,9 @@ def _table(folder: Path) -> Mapping[str, Mapping[str, Mapping[str, str]]]:
 
 
 def promise_of(words: LibraryWords, schedule: str) -> str:
-    """The library's promise about a schedule. Without one, its general promise and the sentence of
-    the Redlock page about the schedule, "" if there are neither."""
+    """Return the library's promise about a schedule. Without such a promise, return the library's
+    general promise and the sentence of the Redlock page about the schedule. Return "" if neither
+    exists."""
     algorithm = _table(HERE)[ALGORITHM]["promises"].get(schedule)
     page = f'Distributed Locks with Redis: "{algorithm}"' if algorithm else ""
     return words.promises.get(schedule) or "; ".join(filter(None, (words.promise, page)))

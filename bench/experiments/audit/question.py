@@ -1,4 +1,4 @@
-"""The audit as a value: *which lock libraries hold?*"""
+"""The question `audit` as a value: *which lock libraries hold?*"""
 
 from __future__ import annotations
 

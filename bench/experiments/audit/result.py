@@ -31,15 +31,14 @@ class MissingLibrary(Section, frozen=True, kw_only=True):
 
 
 class AuditConditions(Section, frozen=True, kw_only=True):
-    """Under which all was played."""
+    """The conditions under which all schedules were played."""
 
     held: Annotated[Count, says("plays of a schedule that held each time")] = 1
     repeats: Annotated[Count, says("of a schedule that went wrong")]
 
 
 class AuditResult(Document, frozen=True, kw_only=True):
-    """Lock libraries under schedules that are the same for all, and controls with one planted fault
-    each."""
+    """Lock libraries and controls under the same schedules. Each control has one planted fault."""
 
     kind: Annotated[Literal["audit"], says("the command that made it")] = "audit"
     fleet: Annotated[OwnFleet, says("the servers")]

@@ -1,5 +1,5 @@
 """The text of `lockbench audit`: *its result → the schedules under which each lock holds, and every
-fault with its course of events*, verdict first."""
+fault with its course of events*. The verdict comes first."""
 
 import re
 import shlex
@@ -34,7 +34,7 @@ _STYLES = STYLES | {_SIGNS[word]: style for word, style in STYLES.items()}
 
 
 def sheet(result: AuditResult, place: str = "") -> Sheet:
-    """Return the sheet of `result`, stored at `place` ("" = nowhere)."""
+    """Return the summary of `result`, which is stored at `place` ("" = not stored)."""
     server = result.fleet.server
     conditions = result.conditions
     held = counted(conditions.held, "time")
@@ -70,7 +70,8 @@ def _keys(result: AuditResult) -> Iterator[KeyFigure]:
 
 
 def _broken(result: AuditResult) -> dict[str, list[str]]:
-    """The locks that a schedule broke, each with the names of the schedules that broke it."""
+    """Return the locks that a schedule broke, each with the names of the schedules that broke the
+    lock."""
     broken: dict[str, list[str]] = {}
     for cell in result.cells:
         if cell.verdict == "does not" and not _is_control(cell):
@@ -79,7 +80,7 @@ def _broken(result: AuditResult) -> dict[str, list[str]]:
 
 
 def _planted(result: AuditResult) -> list[str]:
-    """The verdicts of the locks with a planted fault."""
+    """Return the verdicts of the locks with a planted fault."""
     return [
         cell.verdict
         for cell in result.cells
@@ -101,7 +102,8 @@ def _lines(result: AuditResult) -> Iterator[Sentence]:
 
 
 def figures(result: AuditResult) -> list[Figure]:
-    """The number of schedules that break each lock. Locks that hold come last."""
+    """Return a picture of the number of schedules that break each lock. Locks that hold come
+    last."""
     counts = {name: Counter[str]() for name in _libraries(result)}
     for cell in result.cells:
         if cell.library in counts:
@@ -155,8 +157,8 @@ def _happened(name: str, about: str, cells: Iterable[JudgedRow]) -> Iterator[Par
 
 
 def evidence(result: AuditResult) -> tuple[Part, ...]:
-    """Every fault of a library and every unknown result, step by step, so that a reader can
-    reproduce it."""
+    """Return every fault of a library and every unknown result, step by step, so that a reader can
+    reproduce the fault."""
     drivers = re.search(r" --drivers[ =](?:'[^']*'|\S+)", shlex.join(result.command))
     return tuple(
         _course(cell, drivers[0] if drivers else "")
@@ -185,8 +187,8 @@ def _libraries(result: AuditResult) -> list[str]:
 
 
 def _seen(cell: JudgedRow) -> str:
-    """How often the schedule went wrong, with the interval of the rate if some plays held. A cell
-    that does not show a fault has its verdict instead."""
+    """Return how often the schedule went wrong, with the interval of the rate if some plays held.
+    For a cell without a fault, return its verdict."""
     if cell.verdict != "does not":
         return cell.verdict
     often = f"{cell.wrong} of {cell.plays}"
@@ -214,8 +216,7 @@ def _headline(result: AuditResult) -> str:
 
 
 def suite(result: AuditResult) -> Suite:
-    """The cells that decide something, as JUnit cases. A property has the number of the other
-    cells."""
+    """Return lockcore's cells as JUnit cases. A property has the number of the other cells."""
     statuses = {
         "holds": words.AS_EXPECTED.status,
         "does not": words.VIOLATED.status,

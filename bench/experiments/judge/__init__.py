@@ -1,1 +1,1 @@
-"""Does your own lock hold? See README.md."""
+"""The question whether a user's own lock holds. See README.md."""

@@ -1,5 +1,5 @@
-"""Known locks beside a judged one, for comparison: *URLs → redis-py's lock, or lockcore's*. They
-are driven like the judged lock."""
+"""Known locks that are compared with a judged lock: *URLs → redis-py's lock, or lockcore's*. The
+judge drives them like the judged lock."""
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -13,12 +13,12 @@ WAIT_S = 0.5
 
 
 def redis_py(urls: Sequence[str]) -> Callable[[str], AbstractContextManager[object]]:
-    """The Lock of redis-py, on the first server."""
+    """Return redis-py's Lock on the first server."""
     client = Redis.from_url(urls[0])
     return lambda name: client.lock(name, timeout=TTL_S, blocking_timeout=WAIT_S)
 
 
 def lockcore(urls: Sequence[str]) -> Callable[[str], AbstractContextManager[object]]:
-    """lockcore for threads, on all servers."""
+    """Return lockcore's lock for threads on all servers."""
     redlock = Redlock.connect(urls, rejoin="trust-first")
     return lambda name: redlock.hold(name, ttl_ms=int(TTL_S * 1000), wait_ms=int(WAIT_S * 1000))

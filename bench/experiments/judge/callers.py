@@ -1,4 +1,5 @@
-"""What one caller may do, and which callers may hold a lock together: *a stage → a finding*."""
+"""Rows about the rights of callers: one caller with several requests, and several holders at once.
+*A stage → a finding*."""
 
 from bench.experiments.judge.party import RESOURCE, HangsError, Party
 from bench.experiments.judge.result import seconds_text
@@ -11,8 +12,8 @@ WAITS_S = 3.0
 
 
 def together(stage: JudgeStage) -> RowFinding:
-    """As many clients as may hold the lock at once ask for it: all of them readers, or all n
-    holders."""
+    """Clients ask for the lock, and all of them may hold it together. They are readers, or the n
+    holders of a semaphore."""
     make = stage.reader if stage.is_shared else stage.party
     number = 2 if stage.is_shared else stage.capacity
     for held, client in enumerate([make() for _ in range(number)]):
@@ -56,7 +57,7 @@ def same_caller(stage: JudgeStage) -> RowFinding:
 
 
 def several_names(stage: JudgeStage) -> RowFinding:
-    """A client takes two names, then two clients take two names in opposite orders."""
+    """A client takes two names. Then two clients take two names in opposite orders."""
     one = stage.party()
     first = stage.party()
     second = stage.party()
@@ -89,7 +90,7 @@ def _is_granted(client: Party, resource: str) -> bool:
 
 
 def _has_answered(client: Party) -> bool:
-    """Whether the client is granted its request. The wait for the answer is brief."""
+    """Return whether the client is granted its request within a short wait."""
     try:
         return client.acquired(WAITS_S).ok
     except HangsError:

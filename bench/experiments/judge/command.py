@@ -1,4 +1,4 @@
-"""`lockbench judge`: *a lock and options → every row of it, judged*."""
+"""`lockbench judge`: *a lock and options → every row of the table, judged*."""
 
 from __future__ import annotations
 
@@ -47,15 +47,16 @@ def judge(
     shared: bool,
     server: str | None,
 ) -> Done[JudgeResult]:
-    """Judge your own lock: does it hold? One page has an answer to each question.
+    """Judge whether your own lock holds. One page answers each question about the lock.
 
     LOCK is a file (mine.py), package.module:object, or a command. The function `lock(urls)` of the
-    file returns what locks: a callable from a name to a context manager, or an object with
-    acquire(name) and release(name), synchronous or asynchronous. A command reads `acquire NAME` and
-    `release NAME` on stdin and answers each by a line: ok, no, or what went wrong. It is given the
-    URLs of the servers as its last arguments.
+    file returns the lock. The lock is a callable from a name to a context manager, or an object
+    with acquire(name) and release(name). Both may be synchronous or asynchronous. A command reads
+    `acquire NAME` and `release NAME` on stdin. It answers each line with ok, no, or the text of an
+    error. The command gets the URLs of the servers as its last arguments.
 
-    Exit code 5: two clients had the lock, or could. 1: something else does not hold.
+    Exit code 5 means that two clients had the lock, or could have had it. Exit code 1 means that
+    something else does not hold.
     """
     from bench.experiments.judge.experiment import run_judge
     from bench.experiments.judge.plan import plan_of

@@ -1,9 +1,9 @@
-"""Several processes want one lock: *a stage → leases, the most holders at once, the number of
-tested leases*.
+"""The contention of several processes for one lock: *a stage → leases, the most holders at once,
+the number of tested leases*.
 
-Rules: the times are the judge's own. A grant counts from the moment when the judge heard of it, and
-a release from the moment before it was sent. So a measured lease can only be shorter than the real
-one.
+Rules: the times are the judge's own. A grant counts from the moment when the judge received the
+answer. A release counts from the moment before the judge sent it. So a measured lease can only be
+shorter than the real lease.
 """
 
 import threading
@@ -32,16 +32,17 @@ from lockcore.clock import NS_PER_MS
 
 CALLERS = 4
 HOLD_S = 0.002
-# a load of a slow lock lasts this many times longer
+# The load of a slow lock lasts longer by this factor.
 LONGER = 5
-# a refused caller asks again after this time
+# A refused caller asks again after this time (s).
 REST_S = 0.02
 
 
 @dataclass(slots=True)
 class ContendedLoad:
-    """The operations of callers that all wanted one lock. `cpu_s`: CPU time of all their processes.
-    `readers`: the first so many callers are readers, which may hold the lock together."""
+    """The operations of callers that all wanted one lock. `cpu_s` is the CPU time of all their
+    processes. `readers` is the number of readers, which come first in `operations` and may hold the
+    lock together."""
 
     operations: list[list[OperationFacts]]
     seconds: float
@@ -59,7 +60,8 @@ class ContendedLoad:
         )
 
     def spans(self, *, shared: bool) -> list[HeldSpan]:
-        """All leases with their clients. A lease that was not released counts until its end."""
+        """Return all leases with their clients. If a lease was not released, it counts until its
+        end."""
         begun_ns = min((one.attempt_ns for own in self.operations for one in own), default=0)
         return [
             HeldSpan(
@@ -112,7 +114,7 @@ def contend(
         for thread in threads:
             thread.join()
     except BaseException:
-        # The callers must not ask clients that are closed.
+        # The callers must stop before their clients are closed.
         stage.cut()
         for thread in threads:
             thread.join()
@@ -146,8 +148,9 @@ def _side(is_reader: bool) -> Literal["read", "write"]:
 
 
 def leases_tested(load: ContendedLoad) -> int:
-    """The number of tested leases. A lease is tested if another process asked for the lock
-    meanwhile and may not hold it beside this lease. Only a reader beside a reader may."""
+    """Return the number of tested leases. A lease is tested if another process asked for the lock
+    meanwhile, and if the two processes may not hold it together. Only readers may hold it
+    together."""
     count = 0
     for number, own in enumerate(load.operations):
         others = [
@@ -187,7 +190,8 @@ def holders_seen(load: ContendedLoad, capacity: int, *, shared: bool) -> Holders
 
 
 def contention(stage: JudgeStage) -> RowFinding:
-    """Processes want one lock. Three more of them want it than may hold it at once."""
+    """Several processes want one lock. Their number exceeds the number of allowed holders by
+    three."""
     load = _load(stage, stage.seconds)
     seen = holders_seen(load, stage.capacity, shared=stage.is_shared)
     if leases_tested(load) < TESTED_LEAST and not seen.faults:
@@ -230,7 +234,7 @@ def _load(stage: JudgeStage, seconds: float) -> ContendedLoad:
 
 
 def _course(held: Sequence[HeldSpan]) -> list[CourseStep]:
-    """The grants and the releases of clients that held the lock together, as steps."""
+    """Return the grants and the releases of clients that held the lock together, as steps."""
     steps = []
     for number, span in enumerate(held):
         who = chr(ord("A") + number)

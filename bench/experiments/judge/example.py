@@ -31,8 +31,8 @@ return 0
 
 def lock(urls: Sequence[str]) -> Callable[[str], contextlib.AbstractContextManager[None]]:
     """Return the lock on the first of these servers."""
-    # The client must not repeat a command. A SET that is sent twice may be refused because its own
-    # first try took the key.
+    # The client must not repeat a command. If it sends a SET twice, the second SET may be refused
+    # because the first SET took the key.
     client = redis.Redis.from_url(urls[0], socket_timeout=1.0, retry=Retry(NoBackoff(), 0))
 
     @contextlib.contextmanager
@@ -56,7 +56,7 @@ def lock(urls: Sequence[str]) -> Callable[[str], contextlib.AbstractContextManag
 
 
 def _taken(client: redis.Redis, name: str, owner: str) -> bool:
-    """Whether the lock is ours now. A grant that took as long as a lease lasts does not count."""
+    """Return whether the lock is ours now. A grant that took as long as a lease does not count."""
     begun_s = time.monotonic()
     if not client.set(name, owner, nx=True, px=int(TTL_S * 1000)):
         return False

@@ -1,8 +1,9 @@
-"""A lock is judged: *its rows, on several stages at once → verdict words and evidence → a result*.
+"""The judgement of a lock: *its rows, on several stages at once → verdict words and evidence → a
+result*.
 
 Rules: each row has its own servers and clients, which start empty. A row whose result is unknown is
 played once more, alone. The loads run at the end, one after the other, because they measure time.
-Ctrl-C ends every wait within a moment. Rows that are under way are then dropped.
+Ctrl-C ends every wait within a moment, and the judge then drops unfinished rows.
 """
 
 import statistics
@@ -28,7 +29,7 @@ from bench.run.experiment import Done, Experiment, ExperimentOrder, Show
 from bench.topology.server import find_server
 from lockcore.clock import NS_PER_S
 
-# This many rows per core play at once, because they mostly wait.
+# The number of rows per core that play at once, because a row mostly waits.
 AT_ONCE = 4
 # A 99th percentile needs this many hand-offs.
 LEAST_P99 = 1000
@@ -42,10 +43,11 @@ ALONE = (CONTENTION, "search", "renewal", "busy")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgePlan:
-    """How to judge. `shared`: a lock for readers and a writer. `seconds`: the duration of each
-    load. `plays`: the plays of each other row. A row that only tells is played once. `takeovers`:
-    how many of them are timed at once. `chosen`: the names of the rows if the user named some.
-    `with_costs`: whether to measure the costs of waiting, too."""
+    """The conditions of a judgement. `shared` means a lock for readers and a writer. `seconds` is
+    the duration of each load. `plays` is the number of plays of each other row, but a row that only
+    informs is played once. `takeovers` is the number of takeovers that are timed at once. `chosen`
+    holds the names of rows that the user named. `with_costs` means that the costs of waiting are
+    measured, too."""
 
     subject: Subject
     instances: int
@@ -97,7 +99,7 @@ def _place(plan: JudgePlan, row: JudgedRow) -> int:
 
 
 class _Questioning:
-    """Plays the rows of one lock. `_stop` ends every wait, and drops the rows under way."""
+    """Plays the rows of one lock. `_stop` ends every wait, and drops unfinished rows."""
 
     def __init__(self, plan: JudgePlan, server: ServerBinary, show: Show) -> None:
         self._plan = plan
@@ -112,11 +114,12 @@ class _Questioning:
 
     @property
     def keys(self) -> int:
-        """The number of keys that a lease makes."""
+        """The number of keys that a lease creates."""
         return sum(map(len, self._keys))
 
     def run(self) -> None:
-        """Learn which keys a lease makes, then play all rows, then measure the costs of waiting."""
+        """Find out which keys a lease creates, then play all rows, then measure the costs of
+        waiting."""
         with self._stage() as stage:
             stage.learn()
             self._keys = stage.lock_keys
@@ -172,7 +175,7 @@ class _Questioning:
 
 
 def asked(stage: JudgeStage, row: JudgeRow[JudgeStage]) -> RowFinding:
-    """Play a row with the lock. Raises NotApplicableError if the row does not apply to it."""
+    """Play a row with the lock. Raises NotApplicableError if the row does not apply to the lock."""
     if stage.instances < row.least:
         raise NotApplicableError(f"it takes {row.least} servers; see --instances")
     if not any(stage.lock_keys) and row.name != CONTENTION:
@@ -186,14 +189,14 @@ def asked(stage: JudgeStage, row: JudgeRow[JudgeStage]) -> RowFinding:
 
 
 def _is_exclusive(stage: JudgeStage, row: JudgeRow[JudgeStage]) -> bool:
-    """Whether two overlapping leases of the row are a fault."""
+    """Return whether two overlapping leases of the row are a fault."""
     if row.name == CONTENTION and stage.is_shared:
         return False
     return row.is_safety and not row.only_tells and stage.capacity == 1
 
 
 def cost_of(name: str, load: ContendedLoad) -> WaitingCost:
-    """The costs of the lock called `name`, from its load."""
+    """Return the costs of the lock called `name`, from its load."""
     leases = load.leases
     handoffs = sorted(_handoffs(load))
     half_s = statistics.median(handoffs) if handoffs else None
@@ -220,8 +223,8 @@ def _p99(handoffs: Sequence[float]) -> float | None:
 
 
 def _handoffs(load: ContendedLoad) -> list[float]:
-    """The time from each release to the next grant, in s, for grants to callers that had asked
-    before the release."""
+    """Return the times from a release to the next grant (s). Only grants to callers that asked
+    before the release count."""
     leases = load.leases
     return [
         (after.granted_ns - before.release_sent_ns) / NS_PER_S

@@ -1,4 +1,5 @@
-"""The pictures of a judged lock: *its result → the course of each row that does not hold*. Pure."""
+"""The pictures of a judged lock: *its result → the course of events of each row that does not
+hold*. Pure."""
 
 from collections.abc import Iterator, Sequence
 
@@ -6,7 +7,7 @@ from bench.experiments.judge.result import CourseStep, JudgedRow, JudgeResult
 from bench.report.html.plot import Figure
 from bench.report.html.sequence import HoldingSpan, Move, sequence
 
-# A longer course is shown only as a table.
+# A course of events with more steps is shown only as a table.
 MOST_MOVES = 40
 ANSWER = "→ "
 TAKES = "acquire"
@@ -16,19 +17,20 @@ ENDED = "its keys have ended"
 
 
 def figures(result: JudgeResult) -> list[Figure]:
-    """The courses of rows that do not hold, with faults of safety first."""
+    """Return the pictures of rows that do not hold, with faults of safety first."""
     broken = [row for row in result.rows if row.verdict == "does not"]
     drawn = (_figure(row) for row in sorted(broken, key=lambda row: not row.is_safety))
     return [figure for figure in drawn if figure is not None]
 
 
 def _figure(row: JudgedRow) -> Figure | None:
-    """The picture of one course. None if the course has no call or is too long."""
+    """Return the picture of one course of events. Return None if the course has no call or is too
+    long."""
     begin = next((n for n, step in enumerate(row.course) if _is_begin(row, step)), None)
     if begin is None or len(row.course) > MOST_MOVES:
         return None
     clients = sorted({step.who for step in row.course if step.who})
-    # A client that connects later still has a line from the beginning.
+    # A client that connects later has a line from the beginning, too.
     steps = [
         step
         for step in row.course[begin:]
@@ -49,12 +51,13 @@ def _figure(row: JudgedRow) -> Figure | None:
 
 
 def _is_begin(row: JudgedRow, step: CourseStep) -> bool:
-    """Whether the picture begins with this step. A simulated course has no connects before it."""
+    """Return whether the picture begins with this step. A simulated course has no connections
+    before this step."""
     return row.topic == "search" or step.what.startswith(TAKES)
 
 
 def _is_more(step: CourseStep) -> bool:
-    """Whether a client does something else in this step than connect."""
+    """Return whether a client does something in this step that is not a connection."""
     return not step.what.startswith("lock(")
 
 
@@ -68,8 +71,8 @@ def _move(step: CourseStep, clients: Sequence[str], begun_ms: float) -> Move:
 
 
 def _holdings(steps: Sequence[CourseStep], clients: Sequence[str]) -> Iterator[HoldingSpan]:
-    """The span of each lease, from its grant to the release that follows, to the end of the keys,
-    or to the end of the course."""
+    """Yield the span of each lease. It starts at the grant, and ends at the client's next release
+    or at the end of the keys, whichever comes first. Otherwise it ends with the course."""
     waiting: set[str] = set()
     spans: list[tuple[str, int, int]] = []
     for number, step in enumerate(steps):
@@ -88,8 +91,8 @@ def _holdings(steps: Sequence[CourseStep], clients: Sequence[str]) -> Iterator[H
 
 
 def _end(steps: Sequence[CourseStep], begin: int) -> int:
-    """The number of the step that ends the lease granted at step `begin`. If no step ends it, one
-    more than the last step."""
+    """Return the number of the step that ends the lease granted at step `begin`. If no step ends
+    the lease, return the number of steps."""
     who = steps[begin].who
     return next(
         (

@@ -1,7 +1,7 @@
-"""Who held a lock together: *the spans of its leases → the holders after each grant, too many or
-not*. Pure.
+"""The holders of a lock at each moment: *the spans of its leases → the holders after each grant,
+too many or not*. Pure.
 
-Both the judge of a load and the reader of a stored result ask these functions.
+Both the judge of a load and the reader of a stored result use these functions.
 """
 
 from collections.abc import Iterator, Sequence
@@ -11,7 +11,7 @@ from bench.measure.section import Amount, Count, Section, says
 
 
 class HeldSpan(Section, frozen=True):
-    """A client had the lock."""
+    """The time in which a client had the lock."""
 
     client: Annotated[Count, says("its number, from 0")]
     side: Annotated[Literal["", "read", "write"], says("of a lock for readers and a writer")]
@@ -20,8 +20,8 @@ class HeldSpan(Section, frozen=True):
 
 
 def crowds(spans: Sequence[HeldSpan]) -> Iterator[list[HeldSpan]]:
-    """The holders after each grant. At equal times the old holder has left before the new one
-    arrives."""
+    """Yield the holders after each grant. If a lease ends at the moment of a grant, it ends before
+    the grant."""
     held: list[HeldSpan] = []
     for span in sorted(spans, key=lambda one: one.from_ms):
         held = [*(one for one in held if one.until_ms > span.from_ms), span]
@@ -29,7 +29,8 @@ def crowds(spans: Sequence[HeldSpan]) -> Iterator[list[HeldSpan]]:
 
 
 def is_too_many(held: Sequence[HeldSpan], capacity: int, *, shared: bool) -> bool:
-    """Whether these clients may not hold the lock together. With `shared` only readers may."""
+    """Return whether these clients may not hold the lock together. With `shared`, only readers may
+    hold it together."""
     if shared:
         return len(held) > 1 and any(one.side != "read" for one in held)
     return len(held) > capacity

@@ -1,9 +1,9 @@
-"""The verdict over a judged lock: *a word per row → one word*. Pure.
+"""The verdict over a judged lock: *a verdict per row → one verdict*. Pure.
 
-Rules: a row of safety that does not hold makes the lock VIOLATED, and any other row makes it FAIL.
-Two kinds of rows decide nothing: those that only inform, and those that do not apply to this lock.
-With fewer than 100 tested leases under contention the verdict is never good. `earned` derives each
-row's word from the row's own counts.
+Rules: if a safety row does not hold, the lock is VIOLATED. If any other row does not hold, the lock
+is FAIL. Two kinds of rows decide nothing: rows that only inform, and rows that do not apply to this
+lock. With fewer than 100 tested leases under contention the verdict is never good. `earned` derives
+each row's verdict from the row's own evidence.
 """
 
 from collections.abc import Sequence
@@ -63,7 +63,7 @@ def _sentence(row: JudgedRow) -> str:
 
 
 def earned(result: JudgeResult) -> JudgeResult:
-    """Return `result` with the words and the verdict that its rows earn."""
+    """Return `result` with the verdicts that follow from its rows."""
     lacks = lacks_of(
         instances=result.instances,
         capacity=result.capacity,
@@ -82,8 +82,9 @@ def earned(result: JudgeResult) -> JudgeResult:
 
 
 def _earned_word(row: JudgedRow, result: JudgeResult, missing: frozenset[Need]) -> JudgedWord:
-    """The word of a row that needs `missing`, which the lock lacks. Without such a need the row is
-    played. With it the row is not played, unless it may be."""
+    """Return the verdict on a row. `missing` are the needs of the row that the lock lacks. Without
+    missing needs, a deciding row must have been played. With missing needs it must not have been
+    played, except for the needs in MAY_BE_LACKED."""
     is_played = row.verdict != "not applicable"
     decides = row.topic not in INFORMATIVE
     if (decides and not is_played and not missing) or (is_played and missing - MAY_BE_LACKED):
@@ -92,15 +93,16 @@ def _earned_word(row: JudgedRow, result: JudgeResult, missing: frozenset[Need]) 
 
 
 def word_of_row(row: JudgedRow, capacity: int = 1, *, shared: bool = False) -> JudgedWord:
-    """Return the word that the evidence of a stored row earns. `capacity`: how many clients may
-    hold the lock together. `shared`: readers may, and a writer alone."""
+    """Return the verdict that follows from the evidence of a stored row. `capacity` is the number
+    of clients that may hold the lock together. `shared` means that readers may hold it together,
+    and a writer only alone."""
     together = [one.value for one in row.figures if one.name == AT_ONCE]
     too_many = not shared and any(value > capacity for value in together)
     crowded = any(is_too_many(held, capacity, shared=shared) for held in crowds(row.holders))
     if row.wrong or too_many or crowded:
         return "does not"
     if row.verdict in ("not known", "not applicable"):
-        # Plays before the last one may have held.
+        # Plays before the last play may have held.
         return row.verdict
     is_misplaced = row.verdict == "told" and row.topic not in INFORMATIVE
     is_bare = row.topic == CONTENTION and not row.holders

@@ -1,4 +1,4 @@
-"""How to start a client: *a library, its calls in its own words, a command*."""
+"""The data to start a client: *a library, its calls in its own code, a command*."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -28,8 +28,8 @@ class Library(Section, frozen=True):
 class LibraryWords(msgspec.Struct, frozen=True):
     """The code of each step, in the library's own words.
 
-    `promise`: the statement in its documentation, with its place. `promises`: closer statements, by
-    schedule.
+    `promise` is a statement in the library's documentation, with its place. `promises` are more
+    specific statements, by schedule.
     """
 
     connect: str = "connects"
@@ -43,7 +43,7 @@ class LibraryWords(msgspec.Struct, frozen=True):
     promises: Mapping[str, str] = {}
 
     def call(self, do: str, ttl_ms: int, wait_ms: int) -> str:
-        """The code of a step."""
+        """Return the code of a step."""
         text: str = getattr(self, do)
         return Template(text).substitute(
             ttl_ms=ttl_ms, ttl_s=f"{ttl_ms / 1000:g}", wait_s=f"{wait_ms / 1000:g}"

@@ -1,8 +1,8 @@
-"""Where a schedule is played: *a library and N servers → clients that obey step by step*.
+"""The stage of a schedule: *a library and N servers → clients that obey step by step*.
 
 Rules: the servers are lockbench's own, private, and empty before each schedule. The oracle that
-judges every run also judges the grants of the clients. Every step is noted. Source: proc(5),
-/proc/net/tcp.
+judges every run also judges the grants of the clients. The stage records every step. Source:
+proc(5), /proc/net/tcp.
 """
 
 import os
@@ -42,10 +42,11 @@ from bench.topology.shim import Control, Preload
 from lockcore.clock import NS_PER_MS, NS_PER_S, monotonic_ns
 
 WARM = "audit-warm"
-# A grant that comes this soon after the end of another client's lease had waited for that end.
+# If a grant comes at most this long (s) after the end of another client's lease, the client had
+# waited for this end.
 WAITED_S = 2.0
-# The time between two looks at the keys. Each look asks all servers, and it must not slow down
-# other plays on this machine.
+# The time between two looks at the keys. Each look asks all servers, and the looks must not slow
+# down other plays on this machine.
 LOOK_S = 0.02
 # These keys lock nothing: a list that wakes waiters (python-redis-lock), and the reply of a release
 # that a client may ask for again (Redisson, for a third of a minute).
@@ -105,8 +106,8 @@ class Stage:
         return self.party()
 
     def interrupt(self, party: Party) -> None:
-        """Interrupt the client: Ctrl-C in a thread, a cancellation in asyncio, a cancelled context
-        in Go. Returns when the client has received the interrupt."""
+        """Interrupt the client, and return when it has received the interrupt. The interrupt is
+        Ctrl-C in a thread, a cancellation in asyncio, and a cancelled context in Go."""
         party.note("interrupted (SIGINT; a task is cancelled)")
         party.process.send_signal(signal.SIGINT)
         status = Path(f"/proc/{party.process.pid}/status")
@@ -167,7 +168,7 @@ class Stage:
         return party
 
     def _driver(self) -> LibraryDriver:
-        """The driver of the next client."""
+        """Return the driver of the next client."""
         return self.driver
 
     def note(self, step: str, who: str = "") -> None:
@@ -184,7 +185,7 @@ class Stage:
         self._note_servers("frozen (SIGSTOP)", which)
 
     def cont(self, which: Sequence[int]) -> None:
-        """Let these instances run on, and wait until they have executed the commands that had
+        """Let these instances continue, and wait until they have executed the commands that had
         arrived."""
         self._note_servers("go on (SIGCONT)", which)
         for index in which:
@@ -208,8 +209,8 @@ class Stage:
             )
 
     def keys(self) -> list[str | None]:
-        """The holder of the resource on each instance, None for no holder. Dead and frozen
-        instances are left out."""
+        """Return the holder of the resource on each instance, or None for no holder. Dead and
+        frozen instances are left out."""
         holders: list[str | None] = []
         codes = self.fleet.exit_codes()
         for index, server in enumerate(self._servers):
@@ -227,7 +228,7 @@ class Stage:
         self._note_servers("FLUSHALL", which)
 
     def flush_scripts(self) -> None:
-        """SCRIPT FLUSH on all."""
+        """Send SCRIPT FLUSH to all servers."""
         for server in self._servers:
             server.script_flush()
         self.note("all servers: SCRIPT FLUSH")
@@ -256,13 +257,13 @@ class Stage:
         return free
 
     def until_everywhere(self, patience_s: float) -> bool:
-        """Return True when each live instance has the resource's key. Return False if one still has
-        none at the end of the wait."""
+        """Return True when each live instance has the resource's key. Return False if an instance
+        still has no key at the end of the wait."""
         return self._within(patience_s, lambda: all(self.keys()), LOOK_S)
 
     def until_lockable(self, patience_s: float) -> bool:
         """Return True when the resource's keys on the live instances no longer prevent a quorum.
-        Return False if they still do at the end of the wait."""
+        Return False if the keys still prevent it at the end of the wait."""
         quorum = self.instances // 2 + 1
         lockable = self._within(patience_s, lambda: self.keys().count(None) >= quorum, LOOK_S)
         if not lockable:
@@ -281,8 +282,8 @@ class Stage:
             raise CutError
 
     def _within(self, patience_s: float, met: Callable[[], bool], look_s: float = 0.002) -> bool:
-        """Return True when the condition is met, with a look every `look_s`. Return False if it was
-        not met in time.
+        """Return True when the condition is met. Return False if it is not met in time. The
+        function checks the condition every `look_s`.
 
         Raises CutError.
         """
@@ -299,9 +300,9 @@ class Stage:
                 raise EnvironmentNotReadyError(f"server {index + 1} ended with exit code {code}")
 
     def has_waited(self) -> bool:
-        """Whether some client's lease ended within the last two seconds. If so, a client that is
-        granted the lock now has waited for that end. If not, the client was granted the lock at
-        once, while another client held it."""
+        """Return whether some client's lease ended within the last two seconds. If so, a client
+        that is granted the lock now has waited for this end. If not, the client was granted the
+        lock while another client held it."""
         ends_ns = [party.until_ns for party in self.parties if party.operations]
         now_ns = monotonic_ns()
         return any(0 <= now_ns - end_ns < WAITED_S * NS_PER_S for end_ns in ends_ns)
@@ -309,11 +310,11 @@ class Stage:
     # -- its end -----------------------------------------------------------------------------------
 
     def broken(self, *, has_waited: bool = False) -> str:
-        """The broken rule of exclusion, in words, or "" if none was broken.
+        """Return the broken rule of exclusion, in words, or "" if no rule was broken.
 
-        `has_waited`: a client waited for another client's lease. Some libraries do not state when
-        a lease ends. The judge then counts the TTL from the request, so the TTL may have passed
-        before the grant. This is no fault.
+        `has_waited` means that a client waited for another client's lease. Some libraries do not
+        state when a lease ends. For such a library the judge counts the TTL from the request, so
+        the TTL may have passed before the grant. This is not a fault.
         """
         done = [
             replace(one, caller=number)
@@ -329,7 +330,7 @@ class Stage:
         return "it was granted after its end" if is_late else ""
 
     def clear(self) -> None:
-        """End the clients, have all servers live and empty."""
+        """End the clients. Make all servers live and empty again."""
         self.end_parties()
         for index, code in enumerate(self.fleet.exit_codes()):
             if code is None:
@@ -362,7 +363,7 @@ class Stage:
 
 
 def _awaits(number: signal.Signals, status: str) -> bool:
-    """Whether a process has yet to receive a signal, according to its status in /proc."""
+    """Return whether a signal of the process is still pending, according to /proc."""
     pending = (
         line.split()[1] for line in status.splitlines() if line.startswith(("SigPnd", "ShdPnd"))
     )
@@ -370,7 +371,7 @@ def _awaits(number: signal.Signals, status: str) -> bool:
 
 
 def _asked_ports() -> set[int]:
-    """The ports of this machine that have a connection with unread data."""
+    """Return the ports of this machine that have a connection with unread data."""
     ports = set[int]()
     for line in Path("/proc/net/tcp").read_text(encoding="ascii").splitlines()[1:]:
         _, local, _, state, queues, *_ = line.split()

@@ -1,5 +1,5 @@
-"""How long a lock outlives its holder: *a stage → how many renewals may fail, and when the next
-client gets the lock*."""
+"""The time for which a lock outlives its holder: *a stage → the number of renewals that may fail,
+and the time until the next client gets the lock*."""
 
 import signal
 import statistics
@@ -15,9 +15,9 @@ from bench.experiments.judge.row import RowFinding, need
 from bench.experiments.judge.stage import JudgeStage
 from lockcore.clock import NS_PER_MS, NS_PER_S, monotonic_ns
 
-# the time between two looks at the time to live of a key
+# The time (s) between two looks at the time to live of a key.
 LOOK_S = 0.01
-# the judge waits this much longer for an answer than the takeover may take
+# The judge waits for an answer longer than a takeover may take, by this time (s).
 GRANT_S = 10.0
 
 
@@ -46,7 +46,7 @@ def renewal(stage: JudgeStage) -> RowFinding:
     )
     if not may_fail:
         return RowFinding(f"{remark}: renew at least three times in a TTL", figures=figures)
-    # A holder that stands still for k + ½ renewal intervals has missed k renewals.
+    # A holder that is frozen for k + ½ renewal intervals has missed k renewals.
     holder.pause()
     time.sleep((may_fail + 0.5) * every_ms / 1000)
     need(any(stage.keys()), f"its keys were there after {may_fail} lost {lost}")
@@ -58,8 +58,8 @@ def renewal(stage: JudgeStage) -> RowFinding:
 
 
 def _renewals(stage: JudgeStage, ttl_ms: int) -> list[float]:
-    """The times (ms after now) at which the time to live of the lock's keys grew. The watch lasts
-    one and a half TTLs."""
+    """Return the times (ms after now) at which the time to live of the lock's keys grew. The
+    function watches the keys for one and a half TTLs."""
     begun_ns = monotonic_ns()
     times = []
     last_ms = stage.left_ms()
@@ -77,7 +77,8 @@ def _renewals(stage: JudgeStage, ttl_ms: int) -> list[float]:
 def takeover(
     how: str, end: Callable[[JudgeStage, Party], None], *, proxied: bool = False
 ) -> Callable[[JudgeStage], RowFinding]:
-    """Make the play of a row: `end` ends the holder, and the next clients wait for the lock."""
+    """Return the play of a row in which `end` ends the holder and the next clients wait for the
+    lock."""
 
     def play(stage: JudgeStage) -> RowFinding:
         ttl_ms = stage.ttl_ms if stage.ttl_ms is not None else 0
@@ -118,8 +119,8 @@ def takeover(
 
 
 def _has(holder: Party, name: str) -> bool:
-    """Whether a client that holds other names is granted this name, too. Some locks allow only one
-    name per caller."""
+    """Return whether a client that holds other names is granted this name, too. Some locks allow
+    only one name per caller."""
     try:
         return holder.acquire(resource=name).ok
     except HangsError:
@@ -127,8 +128,8 @@ def _has(holder: Party, name: str) -> bool:
 
 
 def _taken_over(stage: JudgeStage, other: Party, name: str, patience_s: float) -> int:
-    """When (monotonic ns) `other` was granted the lock that its holder cannot release any more. 0
-    means never."""
+    """Return the time (monotonic ns) at which `other` was granted the lock. The former holder
+    cannot release this lock any more. 0 means that `other` was never granted the lock."""
     begun_s = time.monotonic()
     while time.monotonic() - begun_s < patience_s:
         other.begin_acquire(resource=name)

@@ -1,4 +1,4 @@
-"""The process of a lock that is judged: *the order and steps of an audit driver → the same kind of
+"""The process of a judged lock: *the order and steps of an audit driver → the same kind of
 answers*.
 
 If the user's file cannot be driven, the process exits with code 2 and writes one sentence to

@@ -1,4 +1,4 @@
-"""What each row needs of a lock: *a row's name → the needs, the rows that a judgement must have*.
+"""The requirements of each row: *a row's name → its needs, the rows that a judgement must have*.
 Pure.
 
 Rules: a row may be `not applicable` only if the lock lacks something that the row needs. A test
@@ -8,9 +8,10 @@ compares the rows here with the rows that are played.
 from collections.abc import Collection, Mapping
 from typing import Literal
 
-# hold: a context manager. fork: threads, because an event loop does not survive a fork. interrupt:
-# a call that another thread or task can interrupt. clock: a wall clock that can be set. virtual
-# time: a lock in Python that the explorer can play. ttl: keys that end, and soon enough to wait.
+# hold: the lock has a context manager. fork: the lock uses threads, because an event loop does not
+# survive a fork. interrupt: another thread or task can interrupt a call. clock: the wall clock can
+# be set. virtual time: the lock is in Python, and the explorer can play it. ttl: the keys end, and
+# soon enough to wait for the end.
 Need = Literal[
     "several holders",
     "readers",
@@ -27,7 +28,7 @@ Need = Literal[
 # The judge does not wait for a lock whose keys live longer than this.
 LONGEST_TTL_MS = 30_000
 CONTENTION = "contention"
-# The rows that only inform. They decide nothing, and no other row may say `told`.
+# The rows that only inform. They decide nothing, and no other row may have the verdict `told`.
 INFORMATIVE = (
     "renewal",
     "sigterm",
@@ -67,20 +68,21 @@ NEEDS: Mapping[str, frozenset[Need]] = {
     "interrupted-acquire": frozenset(("keys", "interrupt", "ttl")),
     "interrupted-release": frozenset(("keys", "interrupt")),
 }
-# A row may be played without them: a client may wait for ever, and some commands have a clock.
+# A row may be played without these needs, because a client may wait for ever, and because some
+# commands have a clock.
 MAY_BE_LACKED = frozenset[Need](("ttl", "clock"))
-# These rows ask about a second holder, which is no fault of a semaphore.
+# These rows ask about a second holder. In a semaphore a second holder is not a fault.
 _OF_ONE_HOLDER = ("sigterm", "sigkill", "stopped", "network", "restart", "failover", "eviction")
 
 
 def needs_of(name: str) -> frozenset[Need]:
-    """What the row called `name` needs of a lock."""
+    """Return the features that a lock needs for the row called `name`."""
     return NEEDS.get(name, frozenset(("one holder",)) if name in _OF_ONE_HOLDER else frozenset())
 
 
 def rows_of(chosen: Collection[str] = (), *, capacity: int, shared: bool) -> list[str]:
-    """The rows that the judgement of such a lock must have. `chosen`: the rows that the user named,
-    beside contention. None means all rows."""
+    """Return the rows that the judgement of a lock with this capacity must have. `chosen` holds the
+    rows that the user named, in addition to contention. An empty `chosen` means all rows."""
     of_other_locks = frozenset[Need]()
     if not shared:
         of_other_locks |= {"readers"}
@@ -103,15 +105,16 @@ def lacks_of(
     ttl_ms: int | None,
     observed: Collection[Need] = (),
 ) -> frozenset[Need]:
-    """What a lock lacks, by its facts and by what was observed when a client connected."""
+    """Return the needs that a lock does not meet, by its facts and by the observations when a
+    client connected."""
     facts: Mapping[Need, bool] = {
         "one holder": capacity == 1,
         "three servers": instances >= 3,
         "keys": keys > 0,
         "ttl": ttl_ms is not None and ttl_ms <= LONGEST_TTL_MS,
-        # Only a command may run where the judge cannot set the clock.
+        # The clock may be out of the judge's reach only if the lock is a command.
         "clock": "interrupt" not in observed,
-        # The explorer knows a mutex, and no event loop.
+        # The explorer can only play a mutex without an event loop.
         "virtual time": not shared and "fork" not in observed,
     }
     return frozenset([*observed, *(need for need, is_met in facts.items() if not is_met)])

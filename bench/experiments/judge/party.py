@@ -1,10 +1,11 @@
-"""One client of a library: *a step as a line → the client's answer as a line*, at whatever time the
-client likes.
+"""One client of a library: *a step as a line → the client's answer as a line*, which may come at
+any time.
 
 Rules: each client is a process of its own. A wait for an answer lasts `PATIENCE_S`, unless the
-caller names another time. The client's grants are recorded as operations, like those of a load. A
-lease ends when the library said so at the grant. Without such a statement it ends a TTL after its
-acquire began. Every step is noted in the library's own words (libraries.py).
+caller names another time. The client's grants are recorded as operations, like the grants of a
+load. A lease ends at the time that the library stated at the grant. Without this statement the
+lease ends one TTL after its acquire began. Every step is recorded in the library's own code
+(libraries.py).
 """
 
 import os
@@ -28,13 +29,13 @@ from bench.topology.child import Child
 from bench.topology.fleet import wait_until
 from lockcore.clock import NS_PER_MS, NS_PER_S, monotonic_ns
 
-# A client without an answer for this long hangs.
+# A client that does not answer for this time (s) hangs.
 PATIENCE_S = 8.0
 # A client must be started and connected within this time.
 READY_S = 30.0
 RESOURCE = "audit-r"
-# A lock with the long TTL outlives its schedule. A lock with the short TTL ends within it. Both are
-# whole seconds, because python-redis-lock counts in whole seconds.
+# A lock with the long TTL outlives its schedule. A lock with the short TTL ends within its
+# schedule. Both TTLs are whole seconds, because python-redis-lock counts in whole seconds.
 LONG_MS = 10_000
 SHORT_MS = 1000
 WAIT_MS = 500
@@ -44,7 +45,7 @@ BRIEF_S = 0.04
 # The time between two checks whether the audit or the judgement was interrupted.
 LOOK_S = 0.1
 # A client with one of these exit codes was killed from outside, for example for lack of memory.
-# This is not the fault of its library.
+# This end is not the fault of the client's library.
 _FROM_OUTSIDE = (-signal.SIGKILL, -signal.SIGTERM)
 
 
@@ -60,8 +61,8 @@ def history_of(operations: Iterable[OperationFacts]) -> History:
 
 
 class Said(msgspec.Struct, frozen=True):
-    """The answer of a client to a step. The drivers describe the steps. `lacks`: what the client
-    cannot do, in its answer to the order."""
+    """The answer of a client to a step. The drivers describe the steps. In the answer to the order,
+    `lacks` holds the features that the client does not have."""
 
     ok: bool
     absent: bool = False
@@ -71,8 +72,8 @@ class Said(msgspec.Struct, frozen=True):
 
 
 class HangsError(Exception):
-    """A client that did not answer in time. `is_waiting(parties)`: whether it waits for a lock that
-    one of these clients had when it asked."""
+    """A client did not answer in time. `is_waiting(parties)` returns whether the client waits for a
+    lock that one of these clients had at the time of the request."""
 
     def __init__(
         self, text: str, is_waiting: Callable[[Sequence["Party"]], bool] = lambda _parties: False
@@ -82,12 +83,12 @@ class HangsError(Exception):
 
 
 class NotApplicableError(Exception):
-    """The reason why a schedule cannot judge a library."""
+    """A schedule cannot judge a library. The text is the reason."""
 
 
 class CutError(Exception):
-    """The audit or the judgement was interrupted. A schedule that is under way is dropped, because
-    an incomplete schedule proves nothing."""
+    """The audit or the judgement was interrupted. Unfinished schedules are dropped, because an
+    incomplete schedule proves nothing."""
 
 
 Message = TypeVar("Message")
@@ -96,7 +97,7 @@ Message = TypeVar("Message")
 class Party(Child):
     """One client: a driver's process, connected.
 
-    `operations`: its grants and refusals so far.
+    `operations` are the client's grants and refusals so far.
     """
 
     # This argument makes the driver expect steps.
@@ -138,7 +139,8 @@ class Party(Child):
             raise
 
     def has_written(self, patience_s: float | None) -> bool:
-        """Whether the client writes something, or ends, within this time (None: READY_S).
+        """Return whether the client writes something, or ends, within this time. None means
+        READY_S.
 
         Raises CutError as soon as the audit or the judgement is interrupted.
         """
@@ -174,8 +176,9 @@ class Party(Child):
         return reply
 
     def _waits(self, parties: Sequence["Party"]) -> bool:
-        """Whether the current step asks for the lock, and one of `parties` had the lock when the
-        step began. In the step fork this may be the client itself, because its child asks."""
+        """Return whether the current step asks for the lock, and one of `parties` had the lock when
+        the step began. In the step fork the holder may be the client itself, because the client's
+        child asks."""
         return self._step != "release" and any(
             lease.granted_ns and not lease.release_sent_ns and one.until_ns > self._asked_ns
             for one in parties
@@ -194,7 +197,7 @@ class Party(Child):
         return reply
 
     def begin_acquire(self, ttl_ms: int = LONG_MS, resource: str = RESOURCE) -> None:
-        """Make the client begin to lock the resource."""
+        """Send the client the request to lock the resource."""
         self.begin("acquire", resource=resource, ttl_ms=ttl_ms, wait_ms=WAIT_MS)
 
     def acquired(self, patience_s: float = PATIENCE_S) -> Said:
@@ -228,7 +231,7 @@ class Party(Child):
         return self.acquired()
 
     def begin_release(self) -> None:
-        """Make the client begin to release its newest lock."""
+        """Send the client the request to release its newest lock."""
         self.operations[-1] = structs.replace(self.operations[-1], release_sent_ns=monotonic_ns())
         self.begin("release")
 
@@ -250,7 +253,7 @@ class Party(Child):
             os.killpg(self.process.pid, number)
 
     def pause(self) -> None:
-        """Freeze the client. Returns when it stands still."""
+        """Freeze the client. Return when its process has stopped."""
         self.signal(signal.SIGSTOP)
         state = Path(f"/proc/{self.process.pid}/stat")
         wait_until(
@@ -262,18 +265,18 @@ class Party(Child):
         self.note("frozen (SIGSTOP)")
 
     def caught(self) -> None:
-        """Note that the client's current request is cut short now. `late` is set if the client may
-        have timed out before."""
+        """Record that the client's current request is interrupted now. `late` is set if the client
+        may have timed out before."""
         self.late = monotonic_ns() - self.idle_ns > BRIEF_S * NS_PER_S
 
     def resume(self) -> None:
-        """Let the client run on."""
+        """Let the client continue."""
         self.note("goes on (SIGCONT)")
         self.idle_ns = monotonic_ns()
         self.signal(signal.SIGCONT)
 
     def close(self) -> None:
-        """Kill the client. It need not release its lock first, and a client that hangs could
-        not."""
+        """Kill the client. It need not release its lock first, because a client that hangs could
+        not do so."""
         self.signal(signal.SIGKILL)
         super().close()

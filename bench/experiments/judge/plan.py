@@ -1,4 +1,4 @@
-"""What to judge: *a lock, rows by name, quick or not → a plan*."""
+"""The plan of a judgement: *a lock, rows by name, quick or not → a plan*."""
 
 from collections.abc import Sequence
 

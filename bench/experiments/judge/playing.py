@@ -1,8 +1,8 @@
-"""How rows are played: *a stage and a row → a word and the course of events*, for one lock or for
-many.
+"""The play of rows: *a stage and a row → a verdict word and the course of events*, for one lock or
+for many locks.
 
-Rules: a row is played until its result is known, and again as often as `Plays` says. If Ctrl-C cuts
-a row, CutError is raised and the row is dropped.
+Rules: a row is played until its result is known, and again as often as `Plays` says. If Ctrl-C
+interrupts a row, the play raises CutError and the row is dropped.
 """
 
 import os
@@ -27,8 +27,8 @@ Ask = Callable[[StageT, JudgeRow[StageT]], RowFinding]
 
 @dataclass(frozen=True, slots=True)
 class Plays:
-    """How often a row is played: `held` times if it holds, and `repeats` times once it has gone
-    wrong. After `tries` plays without a result, the row is not known."""
+    """The number of plays of a row. A row that holds is played `held` times. A row that has gone
+    wrong is played `repeats` times. After `tries` plays without a result, the row is not known."""
 
     held: int = 1
     repeats: int = 1
@@ -101,8 +101,9 @@ def _played(
 
 
 def _hung(stage: StageT, row: JudgeRow[StageT], error: HangsError) -> RowFinding:
-    """Judge a client that did not answer. It may be waiting for a lock that another client holds.
-    Raises UnmetError if it hangs for another reason in a row where clients may wait."""
+    """Judge a client that did not answer. The client may be waiting for a lock that another client
+    holds. Raises UnmetError if clients may wait in this row and the client hangs for another
+    reason."""
     if row.may_wait:
         need(error.is_waiting(stage.parties), f"a client answers if nobody has the lock ({error})")
         return _waited(stage, "the other client waited")
@@ -110,16 +111,16 @@ def _hung(stage: StageT, row: JudgeRow[StageT], error: HangsError) -> RowFinding
 
 
 def _waited(stage: StageT, remark: str) -> RowFinding:
-    """The finding of a play in which a client waited for the lock. Clients that held it together
-    are a fault even then."""
+    """Return the finding of a play in which a client waited for the lock. If clients held the lock
+    together, this is a fault even in such a play."""
     return RowFinding(stage.broken(has_waited=True), remark)
 
 
 def play_together(
     jobs: Mapping[str, Callable[[], None]], per_core: int, stop: Event, show: Show
 ) -> None:
-    """Do all jobs, `per_core` jobs per core at once, because they mostly wait. Ctrl-C sets `stop`,
-    which ends the jobs under way within a moment."""
+    """Do all jobs, `per_core` jobs per core at once, because a job mostly waits. Ctrl-C sets
+    `stop`, which ends the current jobs within a moment."""
     with ThreadPoolExecutor(per_core * len(os.sched_getaffinity(0))) as pool:
         begun = {pool.submit(job): name for name, job in jobs.items()}
         try:

@@ -1,4 +1,4 @@
-"""The judgement of a lock as a value: *does your own lock hold?*"""
+"""The question `judge` as a value: *does your own lock hold?*"""
 
 from __future__ import annotations
 

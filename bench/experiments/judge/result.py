@@ -1,4 +1,5 @@
-"""The stored result of `lockbench judge`: *a word per row, with its evidence → a typed result*."""
+"""The stored result of `lockbench judge`: *a verdict word per row, with its evidence → a typed
+result*."""
 
 from typing import Annotated, Literal
 
@@ -12,7 +13,7 @@ JudgedWord = Literal["holds", "does not", "told", "not applicable", "not known"]
 
 
 def seconds_text(ms: float) -> str:
-    """A time to live, rounded as people name it, because a server reports 4,998 ms for 5 s."""
+    """Return a time to live in rounded seconds, because a server reports 4,998 ms for 5 s."""
     return f"{round(ms / 1000, 2):g} s"
 
 
@@ -33,7 +34,7 @@ class CourseStep(Section, frozen=True):
 
 
 class RowFigure(Section, frozen=True):
-    """A number that a row rests on."""
+    """A figure that supports the verdict on a row."""
 
     name: Annotated[str, says("what was counted or measured")]
     value: Annotated[float, says("in its unit")]
@@ -41,7 +42,7 @@ class RowFigure(Section, frozen=True):
 
 
 class JudgedRow(Section, frozen=True, kw_only=True):
-    """One thing that was asked of the lock."""
+    """One row: a question about the lock, with its verdict and evidence."""
 
     library: Annotated[str, says("of an audit: as in libraries")] = ""
     group: Annotated[str, says("what the row is about")]
@@ -73,7 +74,7 @@ class JudgedRow(Section, frozen=True, kw_only=True):
 
 
 class WaitingCost(Section, frozen=True, kw_only=True):
-    """What a lock cost four processes that all wanted one name, and how they waited."""
+    """The costs of a lock for four processes that all wanted one name, and their waiting times."""
 
     lock: Annotated[str, says("which lock", shown="table")]
     leases_per_s: Annotated[float, says("of all processes", shown="table")]
@@ -100,7 +101,7 @@ class WaitingCost(Section, frozen=True, kw_only=True):
 
 
 class JudgeResult(Document, frozen=True, kw_only=True):
-    """One lock, asked row by row."""
+    """One lock, judged row by row."""
 
     kind: Annotated[Literal["judge"], says("the command that made it")] = "judge"
     fleet: Annotated[OwnFleet, says("the servers")]

@@ -24,9 +24,9 @@ CALLER = "what one caller may do"
 class RowFinding:
     """The result of playing a row.
 
-    `wrong`: the fault, "" for none. `remark`: an observation, or the caller's message. `tested`:
-    the number of leases that another process wanted while they were held. `holders`: the leases of
-    the worst moment.
+    `wrong` is the fault, or "" for no fault. `remark` is an observation, or the caller's message.
+    `tested` is the number of leases that another process wanted during the lease. `holders` are the
+    leases of the worst moment.
     """
 
     wrong: str = ""
@@ -37,11 +37,11 @@ class RowFinding:
 
 
 class UnmetError(Exception):
-    """A precondition that was not met. Without it the row proves nothing."""
+    """A precondition was not met. Without this precondition the row proves nothing."""
 
 
 class OutlivedError(UnmetError):
-    """A client got its answer only after the other client's lease had ended."""
+    """The other client's lease ended before the client got its answer."""
 
 
 def need(met: object, sentence: str) -> None:
@@ -52,10 +52,10 @@ def need(met: object, sentence: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class JudgeRow(Generic[Stage_contra]):
-    """A row of the table. `least`: the fewest instances that the row needs. `is_safety`: a fault
-    means that two clients had the lock. `may_wait`: a client may rightly wait for the end of
-    another client's lease. `about`: the course of events. `source`: the text that explains
-    why the row matters."""
+    """A row of the table. `least` is the smallest number of instances for the row. `is_safety`
+    means that a fault lets two clients have the lock. `may_wait` means that a client may rightly
+    wait for the end of another client's lease. `about` is the course of events. `source` names the
+    text that explains why the row matters."""
 
     group: str
     name: str
@@ -69,5 +69,5 @@ class JudgeRow(Generic[Stage_contra]):
 
     @property
     def only_tells(self) -> bool:
-        """Whether the row only informs."""
+        """True if the row only informs."""
         return self.name in INFORMATIVE

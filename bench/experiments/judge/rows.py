@@ -1,4 +1,4 @@
-"""The rows that a lock is judged by, in the order of the page.
+"""The rows by which a lock is judged, in the order of the page.
 
 Rules: most rows are schedules, which the audit plays, too. The other rows are only for a user's own
 lock: contention, renewal, takeover, and servers that refuse.

@@ -1,11 +1,11 @@
 """Courses of events that every lock must survive: *a stage → a fault or none*. Each course is a
-function with its source and the one fault that it looks for.
+function, with its source and with the single fault that it can find.
 
 Rules: a schedule is a row that `judge` and `audit` play. It returns the fault in words, "" for
-none. `need` asserts each precondition, and the result is unknown if one is not met. The steps are
-ordered by frozen servers, frozen clients and requests that wait on a socket. The clock serves only
-to wait for the end of a lease. The `documented` settings are the library's own: the example of its
-README with our TTL.
+none. `need` asserts each precondition. If a precondition is not met, the result is unknown. The
+steps are ordered by frozen servers, frozen clients and requests that wait on a socket. The clock is
+used only to wait for the end of a lease. The `documented` settings come from the example in the
+library's README, with our TTL.
 
 The docstring of a schedule is shown to users, as the row's course of events.
 """
@@ -43,7 +43,7 @@ REDLOCK = "Redis, Distributed Locks"
 KLEPPMANN = "M. Kleppmann, How to do distributed locking (2016)"
 SANFILIPPO = "S. Sanfilippo, Is Redlock safe? (2016)"
 KEPT = "a key stays though nobody has the lock, for the rest of the TTL"
-# After this time no key of a released lock may be left. The long TTL is five times as long.
+# After this time no key of a released lock may remain. The long TTL is five times as long.
 CLEAN_S = 2.0
 DOWN_S = 25.0
 STEPS = 5
@@ -63,8 +63,8 @@ def schedule(
     is_safety: bool = False,
     may_wait: bool = False,
 ) -> Callable[[Course], Course]:
-    """Make a row of the function below. The row takes its name from the function, and its course of
-    events from the docstring."""
+    """Turn the decorated function into a row. The row gets its name from the function, and its
+    course of events from the docstring."""
 
     def decorate(play: Course) -> Course:
         name = play.__name__.replace("_", "-")
@@ -85,15 +85,14 @@ def schedule(
 
 
 def _kept(stage: Stage, fault: str) -> str:
-    """Return `fault` if keys of a lock without a holder still keep the next client from the
-    lock."""
+    """Return `fault` if keys of a lock without a holder still prevent the next grant."""
     return "" if stage.until_lockable(CLEAN_S) else fault
 
 
 @schedule(SERVERS, "a stopped minority stops everybody", REDLOCK, least=3)
 def one_stopped(stage: Stage) -> str:
-    """A minority of the instances stands still. A client locks and releases. The minority goes on.
-    No key may stay."""
+    """A minority of the instances is frozen. A client locks and releases. The minority continues.
+    No key may remain."""
     client = stage.party()
     stage.stop(stage.minority)
     return _without_a_minority(stage, client, "stopped")
@@ -101,7 +100,7 @@ def one_stopped(stage: Stage) -> str:
 
 @schedule(SERVERS, "a dead minority stops everybody", REDLOCK, least=3)
 def one_killed(stage: Stage) -> str:
-    """A minority of the instances is killed. A client locks and releases. No key may stay on the
+    """A minority of the instances is killed. A client locks and releases. No key may remain on the
     other instances."""
     client = stage.party()
     stage.kill(stage.minority)
@@ -133,9 +132,9 @@ def _without_a_minority(stage: Stage, client: Party, how: str) -> str:
 
 @schedule(EXCLUSION, "a grant whose TTL has passed", REDLOCK, is_safety=True, may_wait=True)
 def paused_in_acquire(stage: Stage) -> str:
-    """A client's SETs wait at instances that stand still, and the client is frozen. The instances
-    go on, the keys end, and another client gets the lock. Then the first client goes on and reads
-    its replies, which are too late."""
+    """A client's SETs wait at frozen instances, and the client is frozen, too. The instances
+    continue, the keys end, and another client gets the lock. Then the first client continues and
+    reads its replies, which are too late."""
     return _late_replies(stage, stage.party(), lambda: None)
 
 
@@ -170,9 +169,9 @@ def _late_replies(stage: Stage, client: Party, meanwhile: Callable[[], None]) ->
 
 
 def _until_set(stage: Stage, client: Party) -> int:
-    """Make `client` lock for a short time, and freeze it when its SET is done and the reply is
-    unread. Return how often it asked the instances of a quorum until then. A client that reads
-    before it writes asks twice."""
+    """Make `client` lock for a short time. Freeze it when its SET is done and the reply is unread.
+    Return the number of its requests to a quorum until then. A client that reads before it writes
+    makes two requests."""
     stage.stop(stage.majority)
     client.begin_acquire(SHORT_MS)
     for step in range(1, STEPS + 1):
@@ -187,8 +186,8 @@ def _until_set(stage: Stage, client: Party) -> int:
 
 
 def _steps_to_set(stage: Stage) -> int:
-    """How often a client asks a quorum until its SET is under way. 1 if the client gave up before
-    the judge could see the SET."""
+    """Return the number of a client's requests to a quorum until its SET is under way. Return 1 if
+    the client gave up before the judge could see the SET."""
     probe = stage.party()
     try:
         steps = _until_set(stage, probe)
@@ -205,8 +204,8 @@ def _steps_to_set(stage: Stage) -> int:
 
 @schedule(SERVERS, "a SET that arrives after its client gave up", KLEPPMANN)
 def late_set(stage: Stage) -> str:
-    """A quorum of the instances stands still until the client has given up. Then the instances do
-    what had been sent to them."""
+    """A quorum of the instances is frozen until the client has given up. Then the instances execute
+    the commands that they received."""
     client = stage.party()
     stage.stop(stage.majority)
     client.begin_acquire()
@@ -226,8 +225,8 @@ def late_set(stage: Stage) -> str:
 
 
 def _expired(stage: Stage) -> Party:
-    """A client whose lock has ended while the client was frozen. A frozen client cannot extend its
-    lock by itself."""
+    """Return a frozen client whose lock has ended. A frozen client cannot extend its lock by
+    itself."""
     client = _granted(stage, SHORT_MS)
     client.pause()
     need(stage.until_free(), "its keys ended")
@@ -236,8 +235,8 @@ def _expired(stage: Stage) -> Party:
 
 @dataclass(frozen=True, slots=True)
 class Successors:
-    """The clients that have the lock after another one, and the keys at that time. `other`: one
-    client more than may hold a semaphore. It asks whether a place was given away."""
+    """The clients that have the lock after another client, and the keys at that time. For a
+    semaphore, `other` is an additional client. Its request shows whether a place was given away."""
 
     holders: Sequence[Party]
     keys: Sequence[str | None]
@@ -245,7 +244,7 @@ class Successors:
 
 
 def _succeeded(stage: Stage) -> tuple[Party, Successors]:
-    """A client whose lock has ended and that runs again, and the next holders."""
+    """Return a client that runs again after its lock has ended, and the next holders."""
     client = _expired(stage)
     successors = _successors(stage)
     client.resume()
@@ -253,14 +252,14 @@ def _succeeded(stage: Stage) -> tuple[Party, Successors]:
 
 
 def _successors(stage: Stage) -> Successors:
-    """As many new holders as the lock may have."""
+    """Return as many new holders as the lock may have."""
     other = stage.party() if stage.capacity > 1 else None
     holders = [_granted(stage) for _ in range(stage.capacity)]
     return Successors(holders, stage.keys(), other)
 
 
 def _granted(stage: Stage, ttl_ms: int = LONG_MS) -> Party:
-    """One more client, which has the lock."""
+    """Start one more client, and return it when it has the lock."""
     client = stage.party()
     need(client.acquire(ttl_ms).ok, "the client was granted")
     return client
@@ -269,9 +268,10 @@ def _granted(stage: Stage, ttl_ms: int = LONG_MS) -> Party:
 def _taken(stage: Stage, successors: Successors, fault: str) -> str:
     """Return `fault` if a successor has lost the lock.
 
-    The key of a mutex then belongs to another client or is gone. A key that came later does not
-    count, because its SET was under way. A semaphore then lets one client more in. Its keys do not
-    show it, because an honest release changes them, too.
+    In this case the key of a mutex belongs to another client or is gone. A key that came later does
+    not count, because its SET was under way. A semaphore that lost a holder grants a place to one
+    more client. The semaphore's keys do not show the loss, because a correct release changes these
+    keys, too.
     """
     first = successors.holders[0]
     if successors.other is not None:
@@ -284,7 +284,7 @@ def _taken(stage: Stage, successors: Successors, fault: str) -> str:
 
 
 def _enters(other: Party, first: Party) -> bool:
-    """Whether `other` is granted a place before the lease of the first holder ends."""
+    """Return whether `other` is granted a place before the lease of the first holder ends."""
     other.begin_acquire()
     try:
         is_granted = other.acquired().ok
@@ -301,8 +301,8 @@ def _need_held(holder: Party) -> None:
 
 
 def _in_time(client: Party) -> str:
-    """Return no fault, if the client was cut short before it could time out by itself. Raises
-    UnmetError otherwise."""
+    """Return "" if the client was interrupted before it could time out by itself. Raises UnmetError
+    otherwise."""
     need(not client.late, "the client was cut short in time")
     return ""
 
@@ -317,8 +317,8 @@ def release_after_expiry(stage: Stage) -> str:
 
 @schedule(OWNER, "a release that compares and deletes in two steps", REDLOCK, is_safety=True)
 def paused_in_release(stage: Stage) -> str:
-    """A holder's release waits at instances that stand still, and the holder is frozen. The
-    instances go on, the lock ends, and another client gets it. Then the first client goes on."""
+    """A holder's release waits at frozen instances, and the holder is frozen, too. The instances
+    continue, the lock ends, and another client gets it. Then the first client continues."""
     client = _granted(stage, SHORT_MS)
     everyone = range(stage.instances)
     stage.stop(everyone)
@@ -335,8 +335,8 @@ def paused_in_release(stage: Stage) -> str:
 
 @schedule(RENEWAL, "an extension of a lock that has ended", REDLOCK)
 def extend_after_expiry(stage: Stage) -> str:
-    """A lock ends, and its client extends it. This is played twice: when no client has the lock,
-    and when another client has it."""
+    """A lock ends, and its client extends it. This is played twice: once when no client has the
+    lock, and once when another client has the lock."""
     client = _expired(stage)
     client.resume()
     again = client.ask("extend", ttl_ms=LONG_MS).ok
@@ -372,8 +372,8 @@ def extend_by_minority(stage: Stage) -> str:
 
 @schedule(OWNER, "a holder that was paused and does not notice", KLEPPMANN)
 def paused_holder(stage: Stage) -> str:
-    """A holder is frozen until its lock has ended and another client has it. Then it asks whether
-    it still holds the lock, if the library can be asked, and releases the lock."""
+    """A holder is frozen until its lock has ended and another client has it. Then the old holder
+    asks whether it still holds the lock, if the library has this call, and releases the lock."""
     client, successors = _succeeded(stage)
     try:
         believes = client.ask("held").ok
@@ -500,8 +500,8 @@ def body_without_lock(stage: Stage) -> str:
 
 @schedule(SERVERS, "without a quorum it waits for long, or is granted", REDLOCK)
 def majority_down(stage: Stage) -> str:
-    """So many instances stand still that no quorum is left. A client asks for the lock. It must get
-    an answer within a TTL of 10 s."""
+    """So many instances are frozen that no quorum is left. A client asks for the lock. The client
+    must get an answer within a TTL of 10 s."""
     client = stage.party()
     stage.stop(stage.majority)
     begun_s = time.monotonic()

@@ -1,8 +1,8 @@
-"""Servers that refuse, forget or change places: *a stage → the caller's message and the remaining
-keys*.
+"""Rows about servers that refuse, forget or change places: *a stage → the caller's message and the
+remaining keys*.
 
 Rules: the faults are those of a scenario (bench/topology/faults), on all servers at once. A server
-that is busy or still loading answers nobody. The judge does not look at the keys of such a server.
+that is busy or still loading answers nobody, so the judge does not look at its keys.
 """
 
 import socket
@@ -20,15 +20,15 @@ FAULT_MS = 4000.0
 # After this time (ms) a script makes its server answer BUSY.
 SCRIPT_MS = 50
 BUSY_S = 5.0
-# The number of keys that other clients write in one batch, until a server has evicted the lock's
-# keys.
+# The number of keys that other clients write in one batch. They write batches until a server has
+# evicted the lock's keys.
 BATCH = 64
 BATCHES = 50
 VALUE = "x" * 1024
 
 
 def run_script(fault: Injection) -> None:
-    """-BUSY: a script that does not end. SCRIPT KILL ends it."""
+    """Make a server answer BUSY, by a script that does not end. SCRIPT KILL ends the script."""
     fleet = fault.fleet
     index = fault.index
     before = fleet.configure(index, {"lua-time-limit": str(SCRIPT_MS)})
@@ -37,7 +37,7 @@ def run_script(fault: Injection) -> None:
     script = fault.undo.enter_context(socket.create_connection((HOST, port)))
 
     def ask(line: bytes) -> bytes:
-        # A busy server refuses even to greet, so no client library is in between.
+        # A busy server refuses even the greeting, so this code uses no client library.
         with socket.create_connection((HOST, port), BUSY_S) as other:
             other.sendall(line)
             return other.recv(5)
@@ -58,7 +58,7 @@ BUSY = FaultKind(run_script)
 
 def refusing(name: str, text: str, *, is_mute: bool = False) -> Callable[[JudgeStage], RowFinding]:
     """Servers that refuse: one client releases its lock, and another client asks for the lock.
-    `is_mute`: the servers do not answer lockbench either."""
+    `is_mute` means that the servers do not answer lockbench either."""
 
     def play(stage: JudgeStage) -> RowFinding:
         client = stage.party()
@@ -81,7 +81,8 @@ def refusing(name: str, text: str, *, is_mute: bool = False) -> Callable[[JudgeS
 
 
 def restarted(stage: JudgeStage) -> RowFinding:
-    """A client holds the lock; all servers restart without persistence; another client asks."""
+    """A client holds the lock. All servers restart without persistence. Then another client
+    asks."""
     holder = stage.party()
     other = stage.party()
     need(holder.acquire().ok, "the first client was granted")
@@ -92,8 +93,8 @@ def restarted(stage: JudgeStage) -> RowFinding:
 
 def failed_over(stage: JudgeStage) -> RowFinding:
     """A client holds the lock. Servers die before their replicas have the lock's keys, and the
-    replicas take over. Then another client asks. Of three or more servers a minority dies, which a
-    quorum survives."""
+    replicas take over. Then another client asks. If there are three or more servers, only a
+    minority dies, so that a quorum survives."""
     holder = stage.party_behind_proxy()
     other = stage.party_behind_proxy()
     failing = stage.minority or range(stage.instances)
@@ -107,8 +108,8 @@ def failed_over(stage: JudgeStage) -> RowFinding:
 
 
 def evicted(stage: JudgeStage) -> RowFinding:
-    """A client holds the lock. Others write until the servers have evicted its keys. Then another
-    client asks."""
+    """A client holds the lock. Other clients write until the servers have evicted the lock's keys.
+    Then another client asks."""
     holder = stage.party()
     other = stage.party()
     need(holder.acquire().ok, "the first client was granted")
@@ -124,10 +125,11 @@ def evicted(stage: JudgeStage) -> RowFinding:
 
 
 def _second_holder(holder: Party, other: Party, which: str) -> tuple[bool, str]:
-    """Whether a second client is granted a lock that the servers have lost while the first client
-    has it, and the messages to both clients."""
+    """Return whether a second client is granted a lock that the servers have lost while the first
+    client has it. Also return the messages to both clients."""
     first_try = other.acquire()
-    # A client may have a connection to a server that is gone. Then it learns so, and asks again.
+    # A client may have a connection to a server that is gone. In this case its first try fails, and
+    # it asks again.
     granted = other.acquire() if first_try.error else first_try
     client = "a second client"
     if first_try.error:

@@ -17,10 +17,10 @@ from bench.experiments.judge.stage import JudgeStage, driver_of
 from bench.topology.child import Child
 
 SEED = 1
-# The most schedules, and the fewest tested schedules.
+# The largest number of schedules, and the smallest number of tested schedules.
 MOST = 2000
 LEAST = 20
-# A busy machine may take this many times longer than the processor time.
+# On a busy machine the play may last longer than its processor time, by this factor.
 SLOWER = 15
 LOOK_S = 0.1
 PROCESS = f"{__package__}.simulation_process"
@@ -38,9 +38,9 @@ class SimulationOrder(Struct, frozen=True):
 
 
 class SimulationAnswer(Struct, frozen=True):
-    """The result of an order. `trouble`: the reason why the lock could not be played. `rule`: the
-    rule that schedule `number` broke. `steps`: the time (ms), the client (-1: the servers) and the
-    text of each step."""
+    """The result of an order. `trouble` is the reason why the lock could not be played. `rule` is
+    the rule that schedule `number` broke. `steps` holds the time (ms), the client and the text of
+    each step. Client -1 means the servers."""
 
     played: int
     tested: int
@@ -89,7 +89,8 @@ def search(stage: JudgeStage) -> RowFinding:
 
 
 def _lettered(text: str) -> str:
-    """A text of the explorer with the clients' names as in a course: A for C1."""
+    """Return a text of the explorer with the clients' names as in a course of events, such as A for
+    C1."""
     return re.sub(r"\bC([1-9])\b", lambda name: chr(ord("A") - 1 + int(name[1])), text)
 
 

@@ -2,8 +2,8 @@
 breaks the lock, or none*.
 
 Rules: time is already virtual when the user's file is imported. The explorer's times are shares of
-one TTL. This TTL is set to the lock's own TTL before anything else of the explorer is imported.
-Source: bench/experiments/explore/README.md.
+one TTL. The process sets this TTL to the lock's own TTL before it imports anything else of the
+explorer. Source: bench/experiments/explore/README.md.
 """
 
 import time
@@ -35,7 +35,7 @@ def main() -> None:
 
 
 def played(order: SimulationOrder) -> SimulationAnswer:
-    """Play schedules until one breaks the lock, or the time is over."""
+    """Play schedules until one of them breaks the lock, or until the time is over."""
     from bench.experiments.explore import sockets
     from bench.experiments.explore.outside import watch
     from bench.experiments.explore.search import hunt, numbered
@@ -122,7 +122,7 @@ class _Locker:
             return
 
     def close(self) -> None:
-        """Do nothing: the lock keeps nothing beyond a world."""
+        """Do nothing, because the lock keeps nothing after a simulated world has ended."""
 
 
 if __name__ == "__main__":

@@ -1,11 +1,11 @@
-"""Where a lock is judged: *a lock and N servers → clients that obey step by step, on the audit's
-stage*.
+"""The stage on which a lock is judged: *a lock and N servers → clients that obey step by step, on
+the audit's stage*.
 
 Rules: the time to live is the lock's own, and the judge waits until it has passed. The lock's keys
 are the keys that appear with a lease and are gone after its release. The judge cannot see when a
 waiting acquire sends its SET. So a lease ends a TTL after the acquire began, or at its grant if the
-grant is later. A lease without length accuses nobody. A client that is to lose its network is
-connected through a proxy. The proxy then stops passing data on.
+grant is later. A lease without length never counts as a fault. If a client is to lose its network,
+it is connected through a proxy, and the proxy then stops passing data on.
 """
 
 import os
@@ -58,7 +58,7 @@ LOCK_PROCESS = f"{__package__}.lock_process"
 
 
 def driver_of(subject: Subject) -> LibraryDriver:
-    """The driver that starts a client of the lock."""
+    """Return the driver that starts a client of the lock."""
     command = subject.command or (sys.executable, "-m", LOCK_PROCESS)
     kind: Language = "node" if subject.command else "python"
     # A named module is in the folder where the command is typed, or on the path of this process.
@@ -67,7 +67,7 @@ def driver_of(subject: Subject) -> LibraryDriver:
 
 
 class OwnParty(Party):
-    """One client of a lock whose time to live nobody sets. Its TTL is `own_ttl_ms`."""
+    """One client of a lock that chooses its own TTL, which is `own_ttl_ms`."""
 
     IF_LATE = "connect, acquire and release must return when nobody has the lock"
     own_ttl_ms = 10_000
@@ -128,8 +128,8 @@ class CommandParty(OwnParty):
 
 
 class JudgeStage(Stage):
-    """N servers and the clients of one lock. `ttl_ms`: the TTL of its keys, None if they have
-    none."""
+    """N servers and the clients of one lock. `ttl_ms` is the TTL of the lock's keys, or None if the
+    keys have no TTL."""
 
     def __init__(
         self,
@@ -141,7 +141,7 @@ class JudgeStage(Stage):
         """Start the servers. Raises EnvironmentNotReadyError."""
         super().__init__(driver_of(subject), instances, server, cut)
         self.subject = subject
-        # How many takeovers are timed at once, and how long a load lasts (s).
+        # The number of takeovers that are timed at once, and the duration of a load (s).
         self.takeovers = 3
         self.seconds = 1.0
         self.ttl_ms: int | None = None
@@ -156,7 +156,7 @@ class JudgeStage(Stage):
 
     @property
     def is_shared(self) -> bool:
-        """Whether readers may hold the lock together, and only a writer alone."""
+        """True if readers may hold the lock together, and a writer only alone."""
         return bool(self.side)
 
     # -- its clients -------------------------------------------------------------------------------
@@ -239,8 +239,8 @@ class JudgeStage(Stage):
         is_mute: bool = False,
         **params: object,
     ) -> Iterator[None]:
-        """Apply a fault of a scenario to all servers. `is_mute`: the servers answer nobody during
-        the fault. Raises NotApplicableError if a server cannot have the fault."""
+        """Apply a fault of a scenario to all servers. `is_mute` means that the servers answer
+        nobody during the fault. Raises NotApplicableError if a server cannot have the fault."""
         everyone = range(self.instances)
         values = read_params(kind.params, params)
         with ExitStack() as undo:
@@ -295,8 +295,8 @@ class JudgeStage(Stage):
     # -- its keys ----------------------------------------------------------------------------------
 
     def learn(self) -> None:
-        """Lock and release once, alone. This shows which keys a lease makes, and for how long they
-        live. Raises UsageError if the lock cannot be driven."""
+        """Lock and release once, alone. This shows which keys a lease creates, and how long the
+        keys live. Raises UsageError if the lock cannot be driven."""
         try:
             self._learn()
         except HangsError as error:
@@ -330,7 +330,7 @@ class JudgeStage(Stage):
         return [{bytes(name) for name in server.scan_iter()} for server in self._servers]
 
     def keys(self) -> list[str | None]:
-        """The contents of the lock's keys on each live instance, None for no key."""
+        """Return the contents of the lock's keys on each live instance, or None for no key."""
         holders: list[str | None] = []
         codes = self.fleet.exit_codes()
         for index, server in enumerate(self._servers):
@@ -341,8 +341,8 @@ class JudgeStage(Stage):
         return holders
 
     def left_ms(self) -> int:
-        """The longest remaining time of the lock's keys, in ms. -1: a key has no end. -2: there is
-        no key."""
+        """Return the longest remaining time of the lock's keys, in ms. -1 means that a key has no
+        end. -2 means that there is no key."""
         lifetimes = [
             server.pttl(name)
             for server, names in zip(self._servers, self.lock_keys, strict=True)
@@ -351,14 +351,14 @@ class JudgeStage(Stage):
         return -1 if -1 in lifetimes else max(lifetimes, default=-2)
 
     def until_free(self, patience_s: float = PATIENCE_S) -> bool:
-        """Return True when the lock's keys have ended by themselves, and False if they stay. Raises
-        NotApplicableError if their TTL is too long to wait for."""
+        """Return True when the lock's keys have ended by themselves, and False if the keys remain.
+        Raises NotApplicableError if their TTL is too long to wait for."""
         return super().until_free(patience_s + self.require_ttl() / 1000)
 
     def until_lockable(self, patience_s: float) -> bool:
-        """Return True when the lock's keys no longer prevent a quorum. Return False if they still
-        do after at most half a TTL. The wait is not longer, because the end of a lease must not
-        look like a release."""
+        """Return True when the lock's keys no longer prevent a quorum. Return False if the keys
+        still prevent it after the wait, which lasts at most half a TTL. In a longer wait, the end
+        of a lease would look like a release."""
         if self.ttl_ms:
             patience_s = min(patience_s, self.ttl_ms / 2000)
         return super().until_lockable(patience_s)
@@ -392,5 +392,5 @@ class JudgeStage(Stage):
 
 
 def _is_copy(info: Info) -> bool:
-    """Whether a replica has all keys of its primary."""
+    """Return whether a replica has all keys of its primary."""
     return info.get("master_link_status") == "up"

@@ -1,4 +1,4 @@
-"""The lock that is judged: *a word of the command line → a lock that can be driven*.
+"""The lock that is judged: *an argument of the command line → a lock that can be driven*.
 
     mine.py              its function `lock`; mine.py:other is its function `other`
     package.module:lock  that function
@@ -7,12 +7,13 @@
 
 The function is called with the URLs of the servers, as `lock(urls)`. It returns the lock: a
 callable from a name to a context manager, or an object with `acquire(name)` and `release(name)`. A
-function `lock(name, urls)` may also return the context manager itself. All of it may be
-asynchronous. With `--shared` it returns an object with `read(name)` and `write(name)`, and a
-command reads these words in the place of `acquire`. Any other object is refused in one sentence.
+function `lock(name, urls)` may also return the context manager itself. All of these calls may be
+asynchronous. With `--shared` the function returns an object with `read(name)` and `write(name)`,
+and a command reads `read` and `write` instead of `acquire`. Any other object is refused with one
+sentence.
 
 Rules: the user's file runs in a process of its own, never in lockbench's own process. This module
-inspects a lock only in the lock's process. In lockbench's process it only reads the word.
+inspects a lock only in the lock's process. In lockbench's process it only reads the argument.
 """
 
 import importlib
@@ -46,8 +47,8 @@ SHARED = (
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A lock. `typed`: the user's word for it, without secrets. `text`: the same with a file's
-    whole path. `command`: the words of a command, empty for a lock in Python."""
+    """A lock. `typed` is the user's argument, without secrets. `text` is this argument with a
+    file's whole path. `command` holds the words of a command, and is empty for a lock in Python."""
 
     typed: str
     text: str
@@ -105,8 +106,8 @@ def subject_of(make_lock: Callable[..., object]) -> Subject:
 
 
 def _absolute(word: str) -> str:
-    """A file's whole path, because a client runs in a folder of its own. Any other word is
-    unchanged."""
+    """Return a file's whole path, because a client runs in a folder of its own. Return any other
+    text unchanged."""
     path = Path(word)
     return str(path.absolute()) if path.is_file() else word
 
@@ -136,7 +137,8 @@ def lock_of(order: ClientOrder) -> tuple[str, Connect]:
 
 
 def _side_of(function: Callable[..., object], order: ClientOrder) -> tuple[str, Connect]:
-    """The readers' or the writer's side of the object that `function` makes. Raises UsageError."""
+    """Return the readers' or the writer's side of the object that `function` makes. Raises
+    UsageError."""
     if inspect.iscoroutinefunction(function):
         raise UsageError(f"{order.name} is a coroutine function; make it a function. {SHARED}")
     lock = function(order.urls)
@@ -189,7 +191,7 @@ def _module(place: str) -> ModuleType:
 
 
 def _parameters(function: Callable[..., object], text: str) -> Sequence[str]:
-    """The names of the one or two arguments that the function needs. Raises UsageError."""
+    """Return the names of the one or two arguments that the function needs. Raises UsageError."""
     needed = [
         one.name
         for one in inspect.signature(function).parameters.values()
@@ -202,14 +204,15 @@ def _parameters(function: Callable[..., object], text: str) -> Sequence[str]:
 
 
 def _held_by(lock: object, text: str) -> object:
-    """The lock that `lock` returns for a name, not entered yet."""
+    """Return the lock that `lock` returns for a name, before it is entered."""
     if inspect.isawaitable(lock) or not callable(lock):
         return lock
     return lock("lockbench:probe")
 
 
 def _is_asynchronous(lock: object, text: str) -> bool:
-    """Whether the lock's calls must be awaited. Raises UsageError if the lock cannot be driven."""
+    """Return whether the lock's calls must be awaited. Raises UsageError if the lock cannot be
+    driven."""
     for enter in ("__enter__", "acquire"):
         method = getattr(lock, enter, None)
         if method is not None:
@@ -220,7 +223,7 @@ def _is_asynchronous(lock: object, text: str) -> bool:
 
 
 def _driven(lock: object, text: str) -> Lock:
-    """The calls of the lock that the user's function made."""
+    """Return the calls of the lock that the user's function made."""
     if hasattr(lock, "acquire") and hasattr(lock, "release"):
         return Lock(
             lambda name, *_: then(lock.acquire(name), lambda got: name if _is_yes(got) else None),
@@ -245,13 +248,13 @@ def _driven(lock: object, text: str) -> Lock:
 
 
 def _is_yes(got: object) -> bool:
-    """Whether an answer means yes. None means yes, because many locks return nothing."""
+    """Return whether an answer means yes. None means yes, because many locks return nothing."""
     return got is None or bool(got)
 
 
 def _given_back(got: object) -> object:
-    """The answer to a release: None, or False if the lock says that it did not belong to the
-    caller."""
+    """Return the answer to a release. False means that, according to the lock, the caller did not
+    hold it. Otherwise the answer is None."""
     return then(got, lambda answer: None if _is_yes(answer) else False)
 
 

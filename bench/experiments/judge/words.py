@@ -1,5 +1,5 @@
 """The text of `lockbench judge`: *its result → an answer to each question, the advice, the course
-of each fault*, verdict first."""
+of events of each fault*. The verdict comes first."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -76,7 +76,7 @@ _ORDER = ("does not", "not known", "holds", "told", "not applicable")
 
 
 def sheet(result: JudgeResult, place: str = "") -> Sheet:
-    """Return the sheet of `result`, stored at `place` ("" = nowhere)."""
+    """Return the summary of `result`, which is stored at `place` ("" = not stored)."""
     server = result.fleet.server
     lifetime = "none" if result.ttl_ms is None else seconds_text(result.ttl_ms)
     about = (
@@ -112,7 +112,7 @@ def _headline(result: JudgeResult) -> str:
 
 
 def _keys(result: JudgeResult) -> Iterator[KeyFigure]:
-    """The figures at the head of the page."""
+    """Return the figures at the head of the page."""
     figures = {(row.topic, one.name): one.value for row in result.rows for one in row.figures}
     at_once = figures.get((CONTENTION, AT_ONCE))
     if at_once is not None:
@@ -131,7 +131,8 @@ def _keys(result: JudgeResult) -> Iterator[KeyFigure]:
 
 
 def _parts(result: JudgeResult) -> Iterator[Part]:
-    """The table of rows, with rows that need attention first, and the table of waiting costs."""
+    """Yield the table of rows, with rows that need attention first, and the table of waiting
+    costs."""
     head = ("word", "row", "about", "what happened")
     first = sorted(result.rows, key=lambda row: _ORDER.index(row.verdict))
     rows = tuple((row.verdict, row.topic, row.group, row.happened) for row in first)
@@ -144,7 +145,7 @@ def _parts(result: JudgeResult) -> Iterator[Part]:
 
 
 def _advice(result: JudgeResult) -> Iterator[Sentence]:
-    """The advice, each sentence once."""
+    """Yield the advice, with each sentence only once."""
     broken = [row for row in result.rows if row.verdict == "does not" and row.topic in ADVICE]
     if not broken:
         yield to_do("keep it so: lockbench judge --quick --junit judge.xml in CI")
@@ -154,7 +155,7 @@ def _advice(result: JudgeResult) -> Iterator[Sentence]:
 
 
 def _limits(result: JudgeResult) -> Iterator[Sentence]:
-    """The limits: what the judge did not try."""
+    """Yield the limits of the judgement: the things that the judge did not try."""
     if not result.keys:
         text = "a lease makes no key on these servers: the lock does not ask them"
         yield Sentence("warning", text)
@@ -168,7 +169,7 @@ def _limits(result: JudgeResult) -> Iterator[Sentence]:
 
 
 def evidence(result: JudgeResult) -> tuple[Part, ...]:
-    """Every row that does not hold or is not known, step by step."""
+    """Return every row that does not hold or is not known, step by step."""
     return tuple(_course(row) for row in result.rows if row.course)
 
 
@@ -177,7 +178,7 @@ def _course(row: JudgedRow) -> Part:
 
 
 def suite(result: JudgeResult) -> Suite:
-    """The rows that decide something, as JUnit cases."""
+    """Return the rows that decide the verdict, as JUnit cases."""
     statuses = {"holds": words.HOLDS.status, "not known": words.NOT_KNOWN.status}
     cases = []
     for row in result.rows:

@@ -1,10 +1,10 @@
-"""Redlock by hand, with one planted fault: *the name of a fault → a lock that has it*. It checks
-that the audit finds the fault.
+"""Redlock by hand, with one planted fault: *the name of a fault → a lock that has this fault*. The
+lock serves to check that the audit finds the fault.
 
 Rules: each fault has the name of the schedule that must find it, and "none" has no fault. The lock
-asks one instance after the other and waits a tenth of a second for each. Validity counts on the
-monotonic clock from before the first command. A failed attempt is cleaned up. Source: "Distributed
-Locks with Redis", the Redlock algorithm.
+asks one instance after the other and waits a tenth of a second for each. Validity is measured on
+the monotonic clock, from before the first command. After a failed attempt the lock removes its
+keys. Source: "Distributed Locks with Redis", the Redlock algorithm.
 """
 
 import contextlib
@@ -34,7 +34,7 @@ _AHEAD_S = 30.0
 
 @dataclass
 class _Held:
-    """One lease: `key`, `token`, and its end (s)."""
+    """One lease: its key, its token, and its end (s)."""
 
     key: str
     token: str
@@ -48,8 +48,8 @@ class _Manager:
         self.fault = fault
         self._pid = os.getpid()
         timeout_s = None if fault in ("one-stopped", "majority-down") else ANSWER_S
-        # There is no greeting on a new connection. A greeting would keep a clean-up waiting behind
-        # its reply.
+        # There is no greeting on a new connection. A clean-up would have to wait for the reply to a
+        # greeting.
         options: dict[str, object] = {
             "lib_name": None,
             "lib_version": None,
@@ -172,7 +172,7 @@ class _Manager:
 
 
 def control_lock(order: ClientOrder) -> Lock:
-    """The lock with the fault that is named after the colon of the lock's name."""
+    """Return the lock with the fault that follows the colon in the lock's name."""
     manager = _Manager(order.urls, order.name.partition(": ")[2])
     return Lock(
         manager.acquire,

@@ -2,9 +2,9 @@
 
 Rules: all settings are the library's defaults, retries included. Only two settings come from the
 order: the TTL (10 s), and the waiting time if the library requires one. Nothing is tuned. Libraries
-are imported by name, because each is installed in an environment of its own. lockcore is in
-lockbench's environment. Drivers in other languages also run loads, so they get the word `steps` as
-an argument. Here the word changes nothing. Source: the quick start of each library's README.
+are imported by name, because each library is installed in an environment of its own. lockcore is in
+lockbench's environment. Drivers in other languages also run loads, so they get the argument
+`steps`. This driver ignores the argument. Source: the quick start of each library's README.
 """
 
 import time
@@ -20,13 +20,13 @@ from bench.experiments.judge.clients.steps import serve
 
 
 def lockcore(shell: str, order: ClientOrder) -> Lock:
-    """lockcore for threads or gevent, with its default retry policy or with `push`. The driver uses
-    its public functions, as users do."""
+    """Connect lockcore for threads or gevent, with its default retry policy or with `push`. The
+    driver uses lockcore's public functions, as users do."""
     return _lockcore(import_module("lockcore").Redlock.connect(shell=shell, **_settings(order)))
 
 
 async def lockcore_async(order: ClientOrder) -> Lock:
-    """lockcore for asyncio, as above."""
+    """Connect lockcore for asyncio, with the same policies."""
     return _lockcore(await import_module("lockcore").AsyncRedlock.connect(**_settings(order)))
 
 
@@ -64,8 +64,8 @@ def of_objects(
     is_held: Callable[[Any], object] | None = None,
     get: Callable[[Any, int], object] = lambda lock, _wait_ms: lock.acquire(),
 ) -> Lock:
-    """The lock of a library in which `make` creates an object per lock, and `get` tries to acquire
-    it for some ms."""
+    """Return the lock of a library in which `make` creates an object per lock, and `get` tries to
+    acquire this object for some ms."""
 
     def acquire(resource: str, ttl_ms: int, wait_ms: int) -> object:
         lock = make(resource, ttl_ms, wait_ms)
@@ -75,14 +75,14 @@ def of_objects(
 
 
 def _in_seconds(make: Callable[..., object]) -> Callable[[str, int, int], object]:
-    """`make` takes its two times in seconds."""
+    """Return `make` with times in ms, although `make` itself takes seconds."""
     return lambda name, ttl_ms, wait_ms: make(
         name, timeout=ttl_ms / 1000, blocking_timeout=wait_ms / 1000
     )
 
 
 def redis_lock(module: str, order: ClientOrder) -> Lock:
-    """The Lock of redis-py or redis.asyncio, one server."""
+    """Connect the Lock of redis-py or redis.asyncio to one server."""
     return of_objects(
         _in_seconds(import_module(module).Redis.from_url(order.urls[0]).lock),
         lambda lock, ttl_ms: lock.extend(ttl_ms / 1000, replace_ttl=True),
@@ -91,7 +91,7 @@ def redis_lock(module: str, order: ClientOrder) -> Lock:
 
 
 async def coredis(order: ClientOrder) -> Lock:
-    """coredis' Lock, one server."""
+    """Connect coredis' Lock to one server."""
     client = import_module("coredis").Redis.from_url(order.urls[0])
     await client.__aenter__()
     return of_objects(
@@ -101,7 +101,7 @@ async def coredis(order: ClientOrder) -> Lock:
 
 
 def python_redis_lock(order: ClientOrder) -> Lock:
-    """python-redis-lock, one server. It wakes a waiter by BLPOP."""
+    """Connect python-redis-lock to one server. It wakes a waiter by BLPOP."""
     make_lock = partial(
         import_module("redis_lock").Lock, import_module("redis").StrictRedis.from_url(order.urls[0])
     )
@@ -114,8 +114,8 @@ def python_redis_lock(order: ClientOrder) -> Lock:
 
 
 def portalocker(order: ClientOrder) -> Lock:
-    """portalocker's RedisLock, one server. It uses a subscription instead of a key, and has no TTL.
-    It waits for 5 s."""
+    """Connect portalocker's RedisLock to one server. It uses a subscription instead of a key, and
+    has no TTL. It waits for 5 s."""
     library = import_module("portalocker")
     client = import_module("redis").Redis.from_url(order.urls[0])
 
@@ -133,8 +133,8 @@ def portalocker(order: ClientOrder) -> Lock:
 
 
 def redlock_py(order: ClientOrder) -> Lock:
-    """redlock-py. It asks the instances one after the other, with 3 tries 0.2 s apart. It returns
-    False when it gives up."""
+    """Connect redlock-py. It asks the instances one after the other, with 3 tries 0.2 s apart. It
+    returns False when it gives up."""
     manager = import_module("redlock").Redlock(list(order.urls))
     return Lock(
         lambda resource, ttl_ms, _wait_ms: manager.lock(resource, ttl_ms),
@@ -145,8 +145,8 @@ def redlock_py(order: ClientOrder) -> Lock:
 
 
 def redlock_ng(kind: str, order: ClientOrder) -> Lock:
-    """redlock-ng. It asks the instances one after the other, with 3 more tries 0.1 to 0.3 s apart.
-    Its AsyncRedlock cannot extend."""
+    """Connect redlock-ng. It asks the instances one after the other, with 3 more tries 0.1 to 0.3 s
+    apart. Its AsyncRedlock cannot extend."""
     manager = getattr(import_module("redlock"), kind)(list(order.urls))
     return Lock(
         lambda resource, ttl_ms, _wait_ms: manager.acquire(resource, ttl_ms),
@@ -159,7 +159,8 @@ def redlock_ng(kind: str, order: ClientOrder) -> Lock:
 
 
 def pottery(kind: str, module: str, order: ClientOrder) -> Lock:
-    """pottery's Redlock, which uses a thread pool per operation, or its AIORedlock."""
+    """Connect pottery's Redlock, which uses a thread pool per operation, or pottery's
+    AIORedlock."""
     masters = {import_module(module).Redis.from_url(url) for url in order.urls}
     make_lock = partial(getattr(import_module("pottery"), kind), masters=masters)
     return of_objects(
@@ -173,7 +174,8 @@ def pottery(kind: str, module: str, order: ClientOrder) -> Lock:
 
 
 async def aioredlock(order: ClientOrder) -> Lock:
-    """aioredlock on aioredis 1. It makes 3 tries, 0.1 to 0.3 s apart, and then raises LockError."""
+    """Connect aioredlock on aioredis 1. It makes 3 tries, 0.1 to 0.3 s apart, and then raises
+    LockError."""
     library = import_module("aioredlock")
     servers = [{"host": part.hostname, "port": part.port} for part in map(urlsplit, order.urls)]
     manager = library.Aioredlock(servers)
@@ -194,7 +196,7 @@ async def aioredlock(order: ClientOrder) -> Lock:
 
 
 def control(order: ClientOrder) -> Lock:
-    """Redlock by hand, with the fault that its name contains."""
+    """Connect Redlock by hand, with the fault that its name contains."""
     from bench.experiments.audit.clients.control import control_lock
 
     return control_lock(order)
@@ -223,7 +225,7 @@ LIBRARIES: dict[str, tuple[str, Connect]] = {
 
 
 def library(order: ClientOrder) -> tuple[str, Connect]:
-    """How the library that `order` names waits, and the function that connects it."""
+    """Return the way in which the library of `order` waits, and the function that connects it."""
     return LIBRARIES[order.name.partition(":")[0].removesuffix(PUSH)]
 
 

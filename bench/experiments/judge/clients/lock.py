@@ -1,4 +1,4 @@
-"""A library's lock behind the same calls: *an order → a lock*.
+"""The calls that every library's lock gets: *an order → a lock*.
 
 Rules: the standard library only, because this runs in every library's own environment.
 """
@@ -9,16 +9,16 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
 KEY_PREFIX = "lockbench:"
-# The names of lockcore locks whose waiters hear of a release end with this suffix.
+# A lockcore lock whose waiters receive release messages has a name with this suffix.
 PUSH = ", push"
 Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
 class ClientOrder:
-    """The order for a driver: connect the lock called `name` to the servers `urls`. `merge`:
-    lockcore merges its releases. `side`: the side of a lock for readers and a writer, "read" or
-    "write"."""
+    """The order for a driver: connect the lock called `name` to the servers `urls`. `merge` means
+    that lockcore merges its releases. `side` is the side of a lock for readers and a writer, "read"
+    or "write"."""
 
     name: str
     urls: Sequence[str]
@@ -27,15 +27,17 @@ class ClientOrder:
 
 
 class Lock(NamedTuple):
-    """The calls of a library's lock. All of them may be coroutines.
+    """The calls of a library's lock. Every call may be a coroutine function.
 
     `acquire(resource, ttl_ms, wait_ms)` uses the library's own retries. It returns a handle for the
-    other calls, or a `refused` if the library gave up. A release that worked returns `released`.
+    other calls. If the library gave up, it returns an instance of `refused`. A successful release
+    returns the value `released`.
 
-    The other calls serve only an audit, and are None if the library has no such call. `extend(held,
-    ttl_ms)` raises or returns something false if it failed. `is_held(held)`: whether the library
-    says that it still holds the lock. `valid_ms(held)`: the validity that the library stated at the
-    grant. `hold(resource, ttl_ms, wait_ms)`: its context manager.
+    The other calls serve only an audit. A call is None if the library has no such call.
+    `extend(held, ttl_ms)` raises an error or returns a false value if it failed. `is_held(held)`
+    returns whether the library says that it still holds the lock. `valid_ms(held)` returns the
+    validity that the library stated at the grant. `hold(resource, ttl_ms, wait_ms)` returns the
+    library's context manager.
     """
 
     acquire: Callable[[str, int, int], object]
@@ -48,12 +50,12 @@ class Lock(NamedTuple):
     hold: Callable[[str, int, int], object] | None = None
 
 
-# A function that connects the lock of an order. It may be a coroutine function.
+# A function that connects the lock of an order. The function may be a coroutine function.
 Connect = Callable[[ClientOrder], Lock | Coroutine[object, None, Lock]]
 
 
 async def value(result: Awaitable[Result] | Result) -> Result:
-    """The result of a library's call. A result that must be awaited is awaited."""
+    """Return the result of a library's call. Await the result if necessary."""
     if inspect.isawaitable(result):
         done: Result = await result
         return done

@@ -10,9 +10,9 @@ stdout*.
     fork      ok: a forked child was granted the same resource through the parent's objects
 
 Rules: the standard library only, because this runs in every library's own environment. There is one
-client, with one resource at a time. `absent`: the lock has no such step. SIGINT interrupts the step
-under way, by KeyboardInterrupt in a thread and by the task's cancellation in asyncio. An exception
-of the lock is an answer, too. Output of the lock to stdout goes to stderr.
+client, with one resource at a time. An answer with `absent` means that the lock has no such step.
+SIGINT interrupts the current step, by KeyboardInterrupt in a thread and by the task's cancellation
+in asyncio. An exception of the lock is an answer, too. Output of the lock to stdout goes to stderr.
 """
 
 import asyncio
@@ -56,8 +56,8 @@ class _Steps:
         self._lock = lock
         self._forks = forks
         # The handles of granted locks that the client has not released, the newest at the end. The
-        # list keeps a reference to each context manager, because one without a reference would
-        # release its lock.
+        # list keeps a reference to each context manager. Without a reference, a context manager
+        # would release its lock.
         self._held: list[object] = []
         self.lacks: list[str] = []
         if lock.hold is None:
@@ -70,7 +70,7 @@ class _Steps:
         try:
             done: StepAnswer = await getattr(self, str(step.pop("do")))(**step)
         except (KeyboardInterrupt, asyncio.CancelledError, Exception) as error:  # noqa: BLE001
-            # Whatever a library raises is an answer.
+            # Every exception of a library is an answer.
             return _raised(error, ok=False)
         return done
 
@@ -88,7 +88,7 @@ class _Steps:
         return {"ok": await value(self._lock.release(self._held.pop())) is self._lock.released}
 
     async def extend(self, ttl_ms: int) -> StepAnswer:
-        """Extend the lock. A library that returns nothing counts as successful."""
+        """Extend the lock. If the library returns None, the extension counts as successful."""
         if self._lock.extend is None:
             return ABSENT
         outcome = await value(self._lock.extend(self._held[-1], ttl_ms))
@@ -154,9 +154,9 @@ def step(
     order: ClientOrder,
     say: Callable[[StepAnswer], None],
 ) -> None:
-    """Do the steps on stdin with a lock that waits as `how` names."""
+    """Do the steps on stdin with a lock that waits in the way `how`."""
     read: Callable[[], str] = sys.stdin.readline
-    # Reading in a thread lets the greenlets run on.
+    # A thread reads stdin, so that the greenlets can continue.
     if how == "gevent":
         read = partial(import_module("gevent").get_hub().threadpool.apply, sys.stdin.readline)
     if how not in BLOCKING:
@@ -179,7 +179,7 @@ async def _step_tasks(
     context = contextvars.copy_context()
     say({"ok": True, "lacks": steps.lacks})
     while line := await loop.run_in_executor(None, sys.stdin.readline):
-        # All steps share one context: coredis keeps its token there.
+        # All steps share one context, because coredis keeps its token in the context.
         task = asyncio.create_task(steps.answer(json.loads(line)), context=context)
         loop.add_signal_handler(signal.SIGINT, task.cancel)
         say(await task)
@@ -197,6 +197,6 @@ def serve(find: Callable[[ClientOrder], tuple[str, Connect]]) -> None:
 
     order = ClientOrder(**json.loads(sys.stdin.readline()))
     step(*find(order), order, say)
-    # Threads of a library may still wait for a stopped server. They have no answer to add, so the
-    # process does not wait for them.
+    # Threads of a library may still wait for a stopped server. Their answers do not matter any
+    # more, so the process does not wait for the threads.
     os._exit(0)
