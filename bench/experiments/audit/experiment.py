@@ -4,8 +4,8 @@ servers of its own.
 Rules: all libraries get the same schedules. lockcore is a library like any other, but a schedule
 that breaks it is a violation. A control is Redlock by hand with a fault that one schedule must
 find. A control without a fault must pass all schedules. The cells of other libraries are shown and
-decide nothing. A schedule that holds is played `held` times. A schedule that has gone wrong once is
-played `repeats` times. A schedule that is not known is played again, and once more when no other
+decide nothing. A schedule that holds is played `held` times. A schedule that has gone wrong is
+played `repeats` times. A schedule without a result is played again, and once more when no other
 library plays. Ctrl-C ends every wait within a moment, and drops unfinished schedules.
 """
 

@@ -110,7 +110,7 @@ def _driver(entry: LibraryEntry, home: Path) -> LibraryDriver:
 def _link_bench(home: Path) -> None:
     """Put a folder into `home` that holds `bench` and nothing else.
 
-    An installed bench stands beside packages of lockbench's own environment. On the path of a
+    An installed bench is in a folder with packages of lockbench's own environment. On the path of a
     library's environment these packages would hide the versions that the audit tests.
     """
     link = home / _OURS / "bench"

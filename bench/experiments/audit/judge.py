@@ -1,7 +1,7 @@
 """The verdict over an audit: *a cell per library and schedule → one verdict*. Pure.
 
 Rules: controls must be caught, and lockcore must hold. The cells of other libraries are shown and
-decide nothing. `earned` judges a stored audit anew. A cell that does not hold must have gone wrong
+decide nothing. `earned` judges a stored audit again. A cell that does not hold must have gone wrong
 at least once. A cell that holds must have been played, and must never have gone wrong.
 """
 

@@ -1,8 +1,8 @@
 """The libraries that can be audited: *a folder with libraries.toml → an entry per library*.
 
-Rules: an entry has the facts about the library that a result stores, its calls as its README writes
-them, and the promises of its documentation. `$ttl_ms`, `$ttl_s` and `$wait_s` stand for the
-requested values. The table contains only calls that the driver makes.
+Rules: an entry has the facts about the library that a result stores. It also has the library's
+calls in the form of its README, and the promises of its documentation. `$ttl_ms`, `$ttl_s` and
+`$wait_s` stand for the requested values. The table contains only calls that the driver makes.
 """
 
 import tomllib
@@ -57,9 +57,9 @@ def _table(folder: Path) -> Mapping[str, Mapping[str, Mapping[str, str]]]:
 
 
 def promise_of(words: LibraryWords, schedule: str) -> str:
-    """Return the library's promise about a schedule. Without such a promise, return the library's
-    general promise and the sentence of the Redlock page about the schedule. Return "" if neither
-    exists."""
+    """Return the library's promise about a schedule. Without a promise about the schedule, return
+    the library's general promise and the sentence of the Redlock page about the schedule. Return ""
+    if neither exists."""
     algorithm = _table(HERE)[ALGORITHM]["promises"].get(schedule)
     page = f'Distributed Locks with Redis: "{algorithm}"' if algorithm else ""
     return words.promises.get(schedule) or "; ".join(filter(None, (words.promise, page)))

@@ -26,7 +26,7 @@ from bench.report.sheet import (
     to_do,
 )
 
-# of audits
+# The share of audits in which a rare fault may stay unseen.
 UNSEEN = 0.05
 _SIGNS: Mapping[str, str] = {"holds": "✓", "does not": "✗", "not applicable": "–", "not known": "?"}
 _PLURALS = {"holds": "hold", "does not": "do not"}

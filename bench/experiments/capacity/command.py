@@ -60,7 +60,7 @@ _SWEPT = Offered(lambda: [f"{name}=" for name in BY_NAME if name not in NOT_SWEP
 @dataclass(frozen=True, slots=True)
 class CapacityOptions(Options):
     """The options of the command. `target_rate` is in acquires/s. `budget` is the time in s for
-    each capacity; None means the default budget."""
+    each capacity. None means the default budget."""
 
     slo: Sequence[str]
     target_rate: float | None = None

@@ -1,8 +1,8 @@
 """The judgement of a point: *its probes and closed loops → interval, limit, headroom, verdict
 word*. Pure.
 
-The rules in `RULES` are tried in order. The first rule with an answer decides the word. If no rule
-has an answer, the word is FOUND.
+The rules in `RULES` are tried in order. The first rule with an answer decides the verdict. If no
+rule has an answer, the verdict is FOUND.
 
 A closed loop that kept the SLO must agree with the interval, or a sentence explains why it does
 not. The number of callers limits the queue of a closed loop, but random arrivals can form a long

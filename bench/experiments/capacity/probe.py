@@ -98,7 +98,7 @@ class Slo:
 
     @property
     def figure(self) -> str:
-        """The percentile of acquire that the SLO limits; p99 if it limits no percentile."""
+        """The percentile of acquire that the SLO limits, or p99 if the SLO limits no percentile."""
         return self.acquire_limit.metric.path[-1] if self.acquire_limit else "p99"
 
     @property

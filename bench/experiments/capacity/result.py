@@ -46,7 +46,7 @@ class Attainment(Section, frozen=True, kw_only=True):
 
 
 class ResourceUse(Section, frozen=True):
-    """How far a resource was used."""
+    """The use of one resource."""
 
     name: Annotated[str | None, says("the resource; null: no use was measured", label="")]
     text: Annotated[str, says("what that means")]

@@ -6,8 +6,8 @@ Rules
   cycles. For round trips the result is the minimum, because a stall can only add round trips. If
   the candidate costs more, the gate fails, without a tolerance.
 - The relay holds replies back until all sides have been silent for `QUIET_S`. Then it hands over
-  all replies at once. All commands that a client sends between two such moments form one round
-  trip. The number of instances and the machine's speed make no difference.
+  all replies at once. All commands that a client sends between two hand-overs form one round trip.
+  The number of instances and the machine's speed make no difference.
 - INFO and its reply are not counted. lockcore sends INFO at most four times a second, to learn
   whether databases were swapped. So on a slow machine a cycle would contain more INFO commands. The
   length of the reply also changes from call to call.

@@ -105,7 +105,7 @@ class ComparisonRequest:
 class Sides:
     """The values of two sides. None means that a run has no value. inf means that acquires failed.
 
-    `paired`: the i-th values of both sides come from the same round.
+    `paired` means that the i-th values of both sides come from the same round.
     """
 
     first: Values

@@ -69,7 +69,8 @@ Settings = Mapping[str, object]
 class Named:
     """One side as the user named it.
 
-    `kind`: stored, scenario, recipe, revision, library, or here; `label`: its name in tables.
+    `kind` is stored, scenario, recipe, revision, library or here. `label` is the side's name in
+    tables.
     """
 
     label: str
@@ -366,7 +367,7 @@ def require_alike(
 def require_declared(
     sides: Sequence[Settings], labels: Sequence[str], variables: Sequence[str]
 ) -> None:
-    """Raise UsageError if a side differs from the first in an undeclared setting."""
+    """Raise UsageError if a side differs from the first side in an undeclared setting."""
     names = list(sides[0])
     for variable in variables:
         if not any(_covers(variable, name) for name in names):

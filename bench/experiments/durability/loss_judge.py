@@ -97,8 +97,9 @@ class AskedAgain:
 @dataclass(frozen=True, slots=True)
 class CutFacts:
     """The facts of one cut. `load_s` is the random length of the load before it. `unavailable_s` is
-    the time from the end of the instances to the first grant of a free resource. Its first value is
-    for the second client that trusts, the next for the one that abstains."""
+    the time from the end of the instances to the first grant of a free resource. The first value is
+    for the second client that trusts restarted instances. The second value is for the client that
+    lets them abstain."""
 
     crash: Crash
     number: int

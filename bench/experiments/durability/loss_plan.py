@@ -79,7 +79,7 @@ def sync_delay_s(crash: Crash, latency_ms: float) -> float:
 
 def lanes_of(crash: Crash) -> float:
     """Return how many fleets of `DEPTH` instances this fleet replaces. A large fleet replaces
-    several."""
+    several fleets."""
     return max(1.0, crash.instances / DEPTH)
 
 
@@ -89,8 +89,8 @@ def seconds_of(crash: Crash) -> float:
 
 
 def is_possible(policy: AofPolicy, kind: CrashKind) -> bool:
-    """Return whether such a crash exists. Without a file there is only a shutdown or a kill. Under
-    `no` the kernel syncs, so there is no slow fsync."""
+    """Return whether this kind of crash is possible under this policy. Without a file there is only
+    a shutdown or a kill. Under `no` the kernel syncs, so there is no slow fsync."""
     if policy == "none":
         return kind in ("shutdown", "kill")
     return (policy, kind) != ("no", "kill-slow-fsync")

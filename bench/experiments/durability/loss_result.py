@@ -20,7 +20,7 @@ AtLeastOne = Annotated[int, Meta(ge=1)]
 
 
 class MedianAndMax(Section, frozen=True, kw_only=True):
-    """Median and maximum over cuts; null without cuts."""
+    """Median and maximum over cuts. null means that there are no cuts."""
 
     median: Annotated[Amount | None, says("half of the cuts have no more")]
     max: Annotated[Amount | None, says("most seen", label="most")]

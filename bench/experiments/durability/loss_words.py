@@ -303,8 +303,9 @@ def _is_drawn(group: CrashGroup, policy: str, kind: str) -> bool:
 
 
 def _worst(same: Sequence[CrashGroup], rows: Rows) -> list[Measure]:
-    """Return the largest values over groups of one policy and kind: locks lost, their age in
-    seconds, and the share granted twice after a restart at once."""
+    """Return the largest values over groups of one policy and kind. The values are the number of
+    lost locks, their age in seconds, and the share of locks granted twice after an immediate
+    restart."""
     most = max(
         max(group.lost_per_cut.max or 0.0, group.fsync_in_flight.lost_per_cut_max) for group in same
     )

@@ -329,8 +329,8 @@ def _options(
 
 
 def _speed(rows: Rows, instances: int, policy: Policy, reference: Setup | None) -> PlannerOption:
-    """Return an option with its speed under the reference load: the maximum, and p99 at 80 % of
-    it."""
+    """Return an option with its speed under the reference load: the maximum, and p99 at 80 % of the
+    maximum."""
     load: dict[str, object] = {"instances": instances, "policy": policy}
     if reference is not None:
         load |= asdict(reference)

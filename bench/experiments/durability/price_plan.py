@@ -2,10 +2,10 @@
 interleaved cells*.
 
 Rules: pure. The seed decides the order. Cells that are compared have the same N and callers, and
-are measured one after the other. The policies no, everysec and always of one cell are measured
-alternately on the same servers, forward and backward (A B C, C B A, …). So other work on the
-machine disturbs all policies equally, and each pass makes a pair. WAITAOF answers once a second, so
-its loads are longer.
+are measured one after the other. The policies no, everysec and always of one cell alternate on the
+same servers, forward and backward (A B C, C B A, …). So other work on the machine disturbs all
+policies equally, and each pass makes a pair. WAITAOF answers once a second, so its loads are
+longer.
 """
 
 import itertools

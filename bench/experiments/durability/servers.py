@@ -37,7 +37,7 @@ from lockcore.bench.sockets import InstanceTarget
 from lockcore.clock import NS_PER_MS
 
 NO_REWRITE = ("--auto-aof-rewrite-percentage", "0")
-# The number of connections allowed in addition to those of the load.
+# The number of allowed connections in addition to the connections of the load.
 _MAXCLIENTS = 100
 _POLICY = "appendfsync"
 _ASK_S = 2.0

@@ -171,15 +171,16 @@ def leases_tested(load: ContendedLoad) -> int:
 
 @dataclass(frozen=True, slots=True)
 class HoldersSeen:
-    """The holders of a load. `worst`: the most of them at any moment, or the most that may not hold
-    the lock together. `faults`: the grants after which too many held it."""
+    """The holders of a load. `worst` is the largest set of holders at any moment, or the largest
+    set that may not hold the lock together. `faults` is the number of grants after which too many
+    clients held the lock."""
 
     worst: Sequence[HeldSpan]
     faults: int
 
 
 def holders_seen(load: ContendedLoad, capacity: int, *, shared: bool) -> HoldersSeen:
-    """Who held the lock together."""
+    """Return the worst set of holders in a load, and the number of faults."""
 
     def is_fault(held: Sequence[HeldSpan]) -> bool:
         return is_too_many(held, capacity, shared=shared)

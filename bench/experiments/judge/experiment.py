@@ -1,9 +1,9 @@
 """The judgement of a lock: *its rows, on several stages at once → verdict words and evidence → a
 result*.
 
-Rules: each row has its own servers and clients, which start empty. A row whose result is unknown is
-played once more, alone. The loads run at the end, one after the other, because they measure time.
-Ctrl-C ends every wait within a moment, and the judge then drops unfinished rows.
+Rules: each row has its own servers and clients, which start empty. If a row's result is unknown,
+the row is played once more, alone. The loads run at the end, one after the other, because they
+measure time. Ctrl-C ends every wait within a moment, and the judge then drops unfinished rows.
 """
 
 import statistics

@@ -31,8 +31,8 @@ AT_ONCE = "at once"
 def judge_rows(
     rows: Sequence[JudgedRow], required: Sequence[str] | None = None, *, interrupted: bool = False
 ) -> Verdict:
-    """Return the word for the whole lock. `required`: the names of the rows that must be there
-    (None: exactly these rows)."""
+    """Return the verdict on the whole lock. `required` holds the names of the rows that must be
+    there. None means exactly these rows."""
     there = {row.topic for row in rows}
     parts = []
     if required is not None and there != {*required}:
@@ -83,8 +83,8 @@ def earned(result: JudgeResult) -> JudgeResult:
 
 def _earned_word(row: JudgedRow, result: JudgeResult, missing: frozenset[Need]) -> JudgedWord:
     """Return the verdict on a row. `missing` are the needs of the row that the lock lacks. Without
-    missing needs, a deciding row must have been played. With missing needs it must not have been
-    played, except for the needs in MAY_BE_LACKED."""
+    missing needs, a deciding row must have been played. With a missing need outside MAY_BE_LACKED,
+    the row must not have been played."""
     is_played = row.verdict != "not applicable"
     decides = row.topic not in INFORMATIVE
     if (decides and not is_played and not missing) or (is_played and missing - MAY_BE_LACKED):

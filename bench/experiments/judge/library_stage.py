@@ -75,7 +75,7 @@ class Stage:
         self.driver = driver
         self.name = driver.library.name
         self.instances = instances
-        # How many clients may hold the lock at once.
+        # The number of clients that may hold the lock at once.
         self.capacity = 1
         self.minority = range(instances // 2 + 1, instances)
         self.majority = range((instances - 1) // 2, instances)

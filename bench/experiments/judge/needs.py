@@ -105,8 +105,8 @@ def lacks_of(
     ttl_ms: int | None,
     observed: Collection[Need] = (),
 ) -> frozenset[Need]:
-    """Return the needs that a lock does not meet, by its facts and by the observations when a
-    client connected."""
+    """Return the needs that a lock does not meet. They follow from the facts about the lock, and
+    from observations when a client connected."""
     facts: Mapping[Need, bool] = {
         "one holder": capacity == 1,
         "three servers": instances >= 3,

@@ -247,8 +247,8 @@ class Party(Child):
         return reply
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal to the client and to all processes that it has started, because a command
-        may be a wrapper around the process that locks."""
+        """Send a signal to the client and to all processes that it has started. A command may be a
+        wrapper around the process that locks."""
         if not self.ended:
             os.killpg(self.process.pid, number)
 

@@ -1,8 +1,8 @@
 """Rows about servers that refuse, forget or change places: *a stage → the caller's message and the
 remaining keys*.
 
-Rules: the faults are those of a scenario (bench/topology/faults), on all servers at once. A server
-that is busy or still loading answers nobody, so the judge does not look at its keys.
+Rules: the faults are the faults of a scenario (bench/topology/faults), on all servers at once. A
+server that is busy or still loading answers nobody, so the judge does not look at its keys.
 """
 
 import socket

@@ -41,7 +41,7 @@ from bench.topology.fleet import HOST, Fleet, start_fleet
 from bench.topology.probe import Info
 from bench.topology.servants import Proxies, Shape
 
-# The protocol of a command has no such calls.
+# The protocol of a command does not have these calls.
 COMMAND_LACKS: tuple[Need, ...] = ("hold", "fork", "interrupt", "virtual time")
 # The keys that other clients write live for this time.
 WRITTEN_S = 86_400

@@ -154,7 +154,7 @@ def step(
     order: ClientOrder,
     say: Callable[[StepAnswer], None],
 ) -> None:
-    """Do the steps on stdin with a lock that waits in the way `how`."""
+    """Do the steps on stdin. `how` is the way in which the lock waits."""
     read: Callable[[], str] = sys.stdin.readline
     # A thread reads stdin, so that the greenlets can continue.
     if how == "gevent":
