@@ -4,6 +4,7 @@ each broken recipe*."""
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from bench.experiments.explore.figures import courses
 from bench.experiments.explore.result import Broken, ExploredRow, ExploreResult, Replayed
 from bench.measure.expectation import NOT_KNOWN, ROW_WORDS
 from bench.report.figures import count
@@ -90,9 +91,10 @@ def _parts(result: ExploreResult) -> Iterator[Part]:
 
 
 def figures(result: ExploreResult) -> list[Figure]:
-    """Return a picture of all recipes.
+    """Return a picture of all recipes, and a picture of each schedule that breaks one.
 
-    It shows the number of steps that broke each recipe, and the number of played schedules.
+    The first picture shows the number of steps that broke each recipe, and the number of played
+    schedules.
     """
     groups = []
     for is_safe, heading in ((True, "must hold"), (False, "known to be flawed")):
@@ -105,7 +107,8 @@ def figures(result: ExploreResult) -> list[Figure]:
     ]
     about = "A search ends after 5 schedules broke the recipe, or one with at most 12 steps"
     title = _headline(result)
-    return [panels("explored", title, about, heads=heads, groups=groups)] if groups else []
+    overview = [panels("explored", title, about, heads=heads, groups=groups)] if groups else []
+    return [*overview, *courses(result.rows)]
 
 
 def _measures(row: ExploredRow) -> list[Measure]:

@@ -209,6 +209,7 @@ def cost_of(name: str, load: ContendedLoad) -> WaitingCost:
         handoff_p50_s=half_s,
         handoff_p99_s=_p99(handoffs),
         fairness=count * count / (CALLERS * squares) if squares else None,
+        attempts_per_lease=_each(sum(map(len, load.operations)), count),
         commands_per_lease=_each(load.commands, count),
         client_cpu_us_per_lease=_each(load.cpu_s * 1e6, count),
     )

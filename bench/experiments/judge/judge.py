@@ -42,10 +42,10 @@ def judge_rows(
         parts.append("a row is here twice; judge the lock again")
     broken = [row for row in rows if row.verdict == "does not"]
     reasons = {
-        words.VIOLATED: [_sentence(row) for row in broken if row.is_safety],
-        words.FAIL: [_sentence(row) for row in broken if not row.is_safety],
+        words.VIOLATED: [reason_of(row) for row in broken if row.is_safety],
+        words.FAIL: [reason_of(row) for row in broken if not row.is_safety],
         words.NOT_KNOWN: [
-            *(_sentence(row) for row in rows if row.verdict == "not known"),
+            *(reason_of(row) for row in rows if row.verdict == "not known"),
             *parts,
         ],
         words.INTERRUPTED: [f"interrupted after {len(rows)} rows"] if interrupted else [],
@@ -58,7 +58,8 @@ def judge_rows(
     return conclude(words.HOLDS, evidence, reasons)
 
 
-def _sentence(row: JudgedRow) -> str:
+def reason_of(row: JudgedRow) -> str:
+    """The verdict's reason for a row that does not hold, or is not known."""
     return f"{row.topic}: {row.happened}"
 
 

@@ -90,6 +90,14 @@ class WaitingCost(Section, frozen=True, kw_only=True):
         float | None,
         says("Jain's index of the processes' leases: 1 = all alike", unit="ratio", shown="table"),
     ]
+    attempts_per_lease: Annotated[
+        float | None,
+        says(
+            "calls of acquire; one call of a lock that waits inside can make many attempts",
+            label="attempts",
+            shown="table",
+        ),
+    ] = None
     commands_per_lease: Annotated[
         float | None,
         says("that the servers counted, with a key", label="commands", shown="table"),

@@ -3,8 +3,9 @@ of events of each fault*. The verdict comes first."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
-from bench.experiments.judge.judge import AT_ONCE
+from bench.experiments.judge.judge import AT_ONCE, reason_of
 from bench.experiments.judge.needs import CONTENTION
 from bench.experiments.judge.result import (
     CourseStep,
@@ -65,11 +66,12 @@ STYLES = {
     "does not": f"bold {BAD}",
     "not known": f"bold {DOUBTFUL}",
 }
+# Each word after the number 1, and after other numbers.
 _TALLY = {
-    "holds": "hold",
-    "does not": "do not",
-    "told": "only tell",
-    "not known": "not known",
+    "holds": ("holds", "hold"),
+    "does not": ("does not", "do not"),
+    "told": ("only tells", "only tell"),
+    "not known": ("is not known", "are not known"),
 }
 # The rows in the order in which a reader looks for them.
 _ORDER = ("does not", "not known", "holds", "told", "not applicable")
@@ -80,11 +82,12 @@ def sheet(result: JudgeResult, place: str = "") -> Sheet:
     server = result.fleet.server
     lifetime = "none" if result.ttl_ms is None else seconds_text(result.ttl_ms)
     about = (
+        _tally(result),
         f"N={result.instances}, {_holders(result)}, TTL {lifetime}",
         f"{server.name} {server.version}, own servers in memory on loopback",
         *made(result),
     )
-    return sheet_of(
+    whole = sheet_of(
         result,
         place,
         headline=_headline(result),
@@ -94,6 +97,9 @@ def sheet(result: JudgeResult, place: str = "") -> Sheet:
         tables_first=True,
         keys=_keys(result),
     )
+    # The table has these reasons already.
+    reasons = {reason_of(row) for row in result.rows}
+    return replace(whole, lines=tuple(line for line in whole.lines if line.text not in reasons))
 
 
 def _holders(result: JudgeResult) -> str:
@@ -103,12 +109,27 @@ def _holders(result: JudgeResult) -> str:
 
 
 def _headline(result: JudgeResult) -> str:
+    """What went wrong in the worst row, or what the load found if no row went wrong."""
+    worst = min(result.rows, key=_rank, default=None)
+    if worst is None:
+        return f"{result.lock}: no row was played"
+    return f"{result.lock}: {worst.happened or worst.question} ({worst.topic})"
+
+
+def _rank(row: JudgedRow) -> tuple[int, bool, bool]:
+    return _ORDER.index(row.verdict), not row.is_safety, row.topic != CONTENTION
+
+
+def _tally(result: JudgeResult) -> str:
+    """How many rows have each word. The rows that do not hold are named."""
     counts = Counter[str](row.verdict for row in result.rows)
-    broken = [row for row in result.rows if row.verdict == "does not"]
-    worst = next((row for row in broken if row.is_safety), next(iter(broken), None))
-    tally = " · ".join(f"{counts[word]} {text}" for word, text in _TALLY.items() if counts[word])
-    first = f"{worst.topic} does not hold; " if worst else ""
-    return f"{result.lock}: {first}{tally}"
+    broken = ", ".join(row.topic for row in result.rows if row.verdict == "does not")
+    names = {"does not": f" ({broken})"}
+    return ", ".join(
+        f"{counts[word]} {texts[counts[word] > 1]}{names.get(word, '')}"
+        for word, texts in _TALLY.items()
+        if counts[word]
+    )
 
 
 def _keys(result: JudgeResult) -> Iterator[KeyFigure]:
@@ -134,7 +155,8 @@ def _parts(result: JudgeResult) -> Iterator[Part]:
     """Yield the table of rows, with rows that need attention first, and the table of waiting
     costs."""
     head = ("word", "row", "about", "what happened")
-    first = sorted(result.rows, key=lambda row: _ORDER.index(row.verdict))
+    played = (row for row in result.rows if row.verdict != "not applicable")
+    first = sorted(played, key=lambda row: _ORDER.index(row.verdict))
     rows = tuple((row.verdict, row.topic, row.group, row.happened) for row in first)
     yield Part("rows", "", head, rows, frozenset(range(4)), below=3, styles=STYLES)
     if result.costs:
@@ -162,9 +184,10 @@ def _limits(result: JudgeResult) -> Iterator[Sentence]:
     if result.chosen:
         text = f"{', '.join(result.chosen)} and contention are the only rows that were played"
         yield Sentence("warning", f"{text}; lockbench judge plays all")
-    for row in result.rows:
-        if row.verdict == "not applicable":
-            yield not_measured(f"{row.topic}: {row.happened}")
+    missing = [row for row in result.rows if row.verdict == "not applicable"]
+    for reason in dict.fromkeys(row.happened for row in missing):
+        names = ", ".join(row.topic for row in missing if row.happened == reason)
+        yield not_measured(f"{reason} ({names})")
     yield not_measured("load over several hosts")
 
 

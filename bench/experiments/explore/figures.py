@@ -1,0 +1,90 @@
+"""The pictures of an exploration: *its result → the smallest schedule that breaks each recipe*.
+
+Pure.
+
+Rules: a step's text says the command with its answer, the grant with the end of its lease, or the
+fault. A client holds the lock from its grant to its next command, or to the end of its lease if no
+command comes before.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+
+from bench.experiments.explore.result import Broken, ExploredRow, Step
+from bench.report.html.plot import Figure
+from bench.report.html.sequence import HoldingSpan, Move, sequence
+
+# A longer schedule is shown only as a table.
+MOST_MOVES = 30
+ANSWER = " → "
+GRANT = "granted"
+EXTENDED = "extended"
+UNTIL = " until "
+
+
+def courses(rows: Sequence[ExploredRow]) -> list[Figure]:
+    """Return the smallest schedule that breaks each recipe as a picture, without long schedules."""
+    return [
+        _course(row.recipe, row.broken)
+        for row in rows
+        if row.broken and len(row.broken.steps) <= MOST_MOVES
+    ]
+
+
+def _course(recipe: str, broken: Broken) -> Figure:
+    steps = broken.steps
+    clients = max((step.who for step in steps), default=0) + 1
+    moves = [
+        Move(step.ms, step.who % (clients + 1), step.text, "call" if _is_call(step) else "event")
+        for step in steps
+    ]
+    return sequence(
+        f"course-{recipe}",
+        f"{recipe}: {steps[-1].text}",
+        "Each line is a client or the servers, from top to bottom; a bar shows who has the lock "
+        "as far as it knows, in red beside another one; the numbers are ms of simulated time.",
+        lines=[*(f"client {number + 1}" for number in range(clients)), "servers"],
+        moves=moves,
+        holdings=list(_holdings(steps)),
+    )
+
+
+def _is_call(step: Step) -> bool:
+    return ANSWER in step.text and step.who >= 0
+
+
+def _holdings(steps: Sequence[Step]) -> Iterator[HoldingSpan]:
+    spans = [
+        (step.who, number, _end(steps, number))
+        for number, step in enumerate(steps)
+        if step.text.startswith(GRANT)
+    ]
+    for who, begin, end in spans:
+        is_bad = any(
+            other != who and begin < other_end and other_begin < end
+            for other, other_begin, other_end in spans
+        )
+        yield HoldingSpan(who, begin, end, is_bad)
+
+
+def _end(steps: Sequence[Step], begin: int) -> int:
+    """Return the number of the step that ends the lease granted at step `begin`.
+
+    If no step ends the lease, this is one more than the last step.
+    """
+    granted = steps[begin]
+    until_ms = _until_ms(granted)
+    for number in range(begin + 1, len(steps)):
+        step = steps[number]
+        if step.who == granted.who and step.text.startswith(EXTENDED):
+            until_ms = _until_ms(step)
+        is_over = step.ms >= until_ms
+        if is_over or (step.who == granted.who and _is_call(step)):
+            return number
+    return len(steps)
+
+
+def _until_ms(step: Step) -> float:
+    """Return the end of a granted or extended lease, which may have none."""
+    _, _, end = step.text.partition(UNTIL)
+    return float(end) if end else math.inf
