@@ -41,8 +41,8 @@ def _course(recipe: str, broken: Broken) -> Figure:
     return sequence(
         f"course-{recipe}",
         f"{recipe}: {steps[-1].text}",
-        "Each line is a client or the servers, from top to bottom; a bar shows who has the lock "
-        "as far as it knows, in red beside another one; the numbers are ms of simulated time.",
+        "Simulated time runs from top to bottom, in ms. A bar shows who has the lock as far as it "
+        "knows.",
         lines=[*(f"client {number + 1}" for number in range(clients)), "servers"],
         moves=moves,
         holdings=list(_holdings(steps)),

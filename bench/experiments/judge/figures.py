@@ -42,8 +42,7 @@ def _figure(row: JudgedRow) -> Figure | None:
     return sequence(
         row.topic,
         f"{row.topic}: {row.happened}",
-        "Each line is a client or the servers, from top to bottom; a bar shows who has the lock "
-        "as far as it knows, in red beside another one; the numbers are ms.",
+        "Time runs from top to bottom, in ms. A bar shows who has the lock as far as it knows.",
         lines=lines,
         moves=moves,
         holdings=list(_holdings(steps, clients)),

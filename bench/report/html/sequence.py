@@ -83,7 +83,20 @@ def sequence(
         drawing(bottom, parts, f"{title}. {about}"),
         [Column("after_ms", "count"), Column("who", "text"), Column("what", "text")],
         [[move.at_ms, lines[move.line], move.text] for move in moves],
+        legend=_legend(moves, holdings, len(lines) - 1),
     )
+
+
+def _legend(moves: Sequence[Move], holdings: Sequence[HoldingSpan], servers: int) -> dict[str, str]:
+    """Return the marks of the picture with their meanings. Other marks are not in the legend."""
+    legend = {}
+    for is_bad, text in ((False, "holds the lock"), (True, "holds it beside another client")):
+        if [one for one in holdings if one.is_bad is is_bad]:
+            style = f"area {'bad' if is_bad else 'good'}"
+            legend[text] = element("rect", x=0, y=1, width=26, height=8, class_=style)
+    if [move for move in moves if move.kind == "event" or move.line == servers]:
+        legend["event"] = circle(13, 5, 3.2, "dot c1")
+    return legend
 
 
 def _drawn(move: Move, top: float, places: Sequence[float]) -> Iterator[str]:

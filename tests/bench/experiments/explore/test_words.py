@@ -5,6 +5,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from bench.experiments.explore.figures import courses
 from bench.experiments.explore.result import Broken, ExploreResult, Step
 from bench.experiments.explore.search import ENOUGH, SHORT
 from bench.experiments.explore.words import diagram, figures, sheet
@@ -70,6 +71,25 @@ def test_a_row_that_is_not_known_neither_held_nor_broke() -> None:
 
 
 def test_the_picture_says_when_a_search_ends() -> None:
-    (picture,) = figures(explored())
+    picture, *_ = figures(explored())
     assert f"{ENOUGH} schedules broke" in picture.about
     assert f"at most {SHORT} steps" in picture.about
+
+
+def test_a_schedule_that_breaks_a_recipe_is_drawn_with_its_holders() -> None:
+    steps = (
+        Step(0.25, 0, "SET NX PX 500 → OK"),
+        Step(0.45, 0, "granted until 493.1"),
+        Step(150.0, 0, "paused 497 ms"),
+        Step(541.6, 1, "SET NX PX 500 → OK"),
+        Step(541.8, 1, "granted for ever"),
+        Step(648.0, 0, "DEL → 1"),
+    )
+    row = explored().rows[0]
+    (picture,) = courses([replace(row, broken=broken(*steps))])
+    assert picture.svg.count('class="area good"') == 2
+    assert 'class="area bad"' not in picture.svg
+    # Without its end, the first lease lasts until the second one is granted, and longer.
+    endless = (steps[0], Step(0.45, 0, "granted for ever"), *steps[2:])
+    (picture,) = courses([replace(row, broken=broken(*endless))])
+    assert picture.svg.count('class="area bad"') == 2
