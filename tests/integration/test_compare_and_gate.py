@@ -60,20 +60,20 @@ def folder(tmp_path: Path) -> Path:
             ["gate", "--baseline", "lib:gone", "--candidate", "lib:empty"],
             "lib:gone: there is no such folder",
         ),
-        (["gate", "--baseline", "lib:empty"], "empty holds no Python package"),
+        (["gate", "--baseline", "lib:empty"], "empty contains no Python package"),
         (
             ["gate", "base.toml", "--baseline", "lib:other", "--candidate", "lib:other"],
-            "recipe imports nothing of a",
+            "recipe imports nothing from",
         ),
         (["gate", "--baseline", "git:origin/mian"], "git says 'not a git repository"),
-        (["gate", "--baseline", "base.toml"], "name what is to be judged with --candidate"),
+        (["gate", "--baseline", "base.toml"], "no candidate was named"),
         (
             ["gate", "--baseline", "base.toml", "--candidate", "gone.toml"],
             "gone.toml: there is no such",
         ),
         (
             ["gate", "--baseline", "base.toml", "--candidate", "same.toml", "--pairs", "5"],
-            "5 can never decide",
+            "5 pairs are too few",
         ),
         (
             ["gate", "--baseline", "base.toml", "--candidate", "same.toml", "--tolerance", "10"],
@@ -87,7 +87,7 @@ def folder(tmp_path: Path) -> Path:
         (["compare", "--recipe", "redlock", "--recipe", "redlok"], "there is no recipe 'redlok'"),
         (
             ["compare", "base.toml", "slow.toml", "--variable", "users"],
-            "cannot be compared, as more than the variable",
+            "cannot be compared, because more than the variable",
         ),
         (
             ["compare", "base.toml", "same.toml", "--threshold", "aquire.p99 < 1ms"],
@@ -125,7 +125,7 @@ def test_recipes_are_compared_with_the_noise_beside_them(
     assert sorted(run["side"] for run in result["runs"]) == [0, 1, 2]
     assert {entry["role"] for entry in result["metrics"]} == {"judged", "noise"}
     assert {entry["verdict"] for entry in result["metrics"]} == {"inconclusive"}
-    assert "1 of the 6 pairs that an interval of 0.95 takes" in (folder / "mine.md").read_text(
+    assert "1 of the 6 pairs that an interval of 0.95 needs" in (folder / "mine.md").read_text(
         encoding="utf-8"
     )
     assert "<testcase" in (folder / "junit.xml").read_text(encoding="utf-8")
@@ -261,7 +261,7 @@ def test_stored_runs_are_refused_when_unlike_and_never_pass_alone(
     assert declared.returncode == 4
     assert result_in(folder / "compared", ComparisonResult)["differs"] == ["users 8 → 9"]
     itself = lockbench("gate", "--baseline", "one", "--candidate", "one", "--out", "gated")
-    assert (itself.returncode, "is there twice" in itself.stderr) == (2, True)
+    assert (itself.returncode, "was given twice" in itself.stderr) == (2, True)
     alone = lockbench(
         "gate", "--baseline", "one", "--candidate", "two", "--variable", "users", "--out", "gated"
     )

@@ -75,7 +75,7 @@ class CapacityOptions(Options):
     "--target-rate",
     metavar="R",
     type=FiniteRange(min=0, min_open=True),
-    help=("the rate that you plan for, in acquires per second"),
+    help="the rate that you plan for, in acquires per second",
 )
 @click.option("--sweep", "sweeps", metavar="KEY=A,B", type=_SWEPT, multiple=True, help=_OVER)
 @click.option(

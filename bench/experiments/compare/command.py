@@ -81,7 +81,10 @@ def _options(command: Command, kind: Kind) -> Command:
             metavar="N",
             type=click.IntRange(1, 1000),
             default=PAIRS[kind],
-            help=f"pairs to run at most; a gate stops when it is certain  [{PAIRS[kind]}]",
+            help=(
+                "the largest number of pairs; a gate stops as soon as its answer is certain  "
+                f"[{PAIRS[kind]}]"
+            ),
         ),
         click.option(
             "--tolerance",
@@ -145,7 +148,10 @@ def compare(
     terms = replace(terms, variables=[text.partition("=")[0].strip() for text in terms.variables])
     if is_stored(named_things):
         if any(choices):
-            raise UsageError("option --variable: what is stored is not run again with other values")
+            raise UsageError(
+                "option --variable KEY=A,B: stored results are not run again with other values; "
+                "name scenarios"
+            )
         return _stored("compare", named_things, outputs, terms)
     sides: list[Side] = []
     written = given_options(values, quiet=outputs.quiet)
@@ -170,14 +176,14 @@ def compare(
     metavar="X",
     type=click.Path(),
     default="",
-    help=("the side that the candidate must not be worse than"),
+    help="the side that the candidate must not be worse than",
 )
 @click.option(
     "--candidate",
     metavar="Y",
     type=click.Path(),
     default="",
-    help="the side that is judged  [beside a revision: the code as it is here]",
+    help="the side to judge  [with a revision as baseline: the code as it is here]",
 )
 @click.option(
     "--recipe", metavar="NAME", type=RECIPE, default=None, help="which lock to load  [redlock]"
@@ -211,16 +217,14 @@ def gate(
     from bench.experiments.compare.sides import Named, is_stored, opened, read_named
 
     if not baseline:
-        raise UsageError(
-            "no baseline was named: say with --baseline what it must not be worse than"
-        )
+        raise UsageError("no baseline was named: give the side to compare with as --baseline")
     named_things = [read_named(baseline, repo)]
     if candidate:
         named_things.append(read_named(candidate, repo))
     elif named_things[0].kind in ("revision", "library"):
         named_things.append(Named("the code here", "here"))
     else:
-        raise UsageError("name what is to be judged with --candidate")
+        raise UsageError("no candidate was named: give the side to judge as --candidate")
     terms = ComparisonOptions.of(values)
     if is_stored(named_things):
         return _stored("gate", named_things, outputs, terms)
@@ -240,9 +244,9 @@ def _now(
 
     if terms.expect_workers and any(side.python_path for side in sides):
         raise UsageError(
-            "option --expect-workers: other hosts run the lockbench that is installed "
-            "there; over them compare "
-            "scenarios or recipes, and on one host revisions and installed versions"
+            "option --expect-workers: other hosts run the lockbench that is installed there, so "
+            "they cannot run another revision or installed version; compare scenarios or recipes "
+            "with them, or use one host"
         )
     scenarios, bind = led([side.scenario for side in sides], values, quiet=outputs.quiet)
     sides = [
@@ -254,7 +258,8 @@ def _now(
     judged, shown = _metrics(kind, terms.metrics, first.scenario)
     if is_gate and pairs < (least := least_pairs(gate_confidence(len(judged)))):
         raise UsageError(
-            f"option --pairs: {pairs} can never decide; so many metrics take at least {least}"
+            f"option --pairs: {pairs} pairs are too few for an answer; this number of metrics "
+            f"needs at least {least}"
         )
     if terms.variables:
         settings = [scenario_settings(side.scenario.shown()) for side in sides]
@@ -286,7 +291,7 @@ def _stored(
 ) -> Done[ComparisonResult]:
     if terms.expect_workers:
         raise UsageError(
-            "option --expect-workers: what is stored is not run again; leave it out, or "
+            "option --expect-workers: stored results are not run again; leave the option out, or "
             "name scenarios"
         )
     from bench.experiments.compare.experiment import compare_stored

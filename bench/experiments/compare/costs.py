@@ -127,14 +127,14 @@ def _asked(child: Child, line: str, expected: str, relay: CountingRelay) -> Coun
         counts = Counter()
     if answer == "unused":
         raise UsageError(
-            "the recipe imports nothing of a revision or library that was named: both "
-            "sides would be the same code, "
-            "and every gate would pass; name what it locks with, or with --recipe the "
-            "lock that is in there"
+            "the recipe imports nothing from the named revision or library, so both sides would "
+            "run the same code and every gate would pass; name a revision or library that the "
+            "recipe uses, or use --recipe to name a lock from it"
         )
     if answer != expected:
         raise EnvironmentNotReadyError(
-            f"the costs of a cycle could not be counted: {answer.removeprefix('refused ')}"
+            "the costs of an acquire and its release could not be counted: "
+            f"{answer.removeprefix('refused ')}"
         )
     return counts
 

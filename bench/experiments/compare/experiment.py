@@ -134,20 +134,20 @@ def _asked(plan: Comparison, rounds: Rounds) -> ComparisonRequest:
 def _warnings(plan: Comparison, rounds: Rounds) -> Iterator[str]:
     if rounds.repeated:
         yield (
-            "repeated, as the load of one of the runs was not what it claims: "
+            "these pairs were repeated, because the load of one run was INVALID: "
             f"{counted(rounds.repeated, 'pair')}"
         )
     if busy := sum((run.generator_cpu_ratio or 0) >= BUSY_CORE for run in rounds.runs):
         yield (
-            f"generator-bound in {busy} of {len(rounds.runs)} runs: what the servers do "
-            "differently may not show"
+            f"generator-bound in {busy} of {len(rounds.runs)} runs: differences between the "
+            "servers may not be visible"
         )
     for index, side in enumerate(plan.sides):
         got = [run.figures.get("acquire.success") for run in rounds.runs if run.side == index]
         if failed := sum(share is not None and 1 - share > FAILED_SHARE for share in got):
             yield (
-                f"{side.label}: more than {FAILED_SHARE:.0%} of acquires failed in {failed} "
-                "runs: endless latencies"
+                f"{side.label}: more than {FAILED_SHARE:.0%} of acquires failed in {failed} runs, "
+                "so their latencies count as endless"
             )
     if unknown := sum(run.safety.verdict == "UNKNOWN" for run in rounds.runs):
         yield f"safety is unknown in {unknown} of {len(rounds.runs)} runs"

@@ -283,7 +283,7 @@ def _word(kind: Kind, worse: Shift, tolerance: float, of: Judged) -> tuple[Word,
     # If the pairs are too few to FAIL, they are also too few to PASS.
     if worse.low == -inf:
         least, runs = (least_pairs, "pairs") if of.paired else (least_runs, "runs of each side")
-        takes = f"{least(worse.confidence)} {runs} that an interval of {worse.confidence:.3g} takes"
+        takes = f"{least(worse.confidence)} {runs} that an interval of {worse.confidence:.3g} needs"
         return "inconclusive", f"{worse.count} of the {takes}"
     word = figure_verdict(kind, worse, tolerance, counted=counted)
     if word != "inconclusive":
@@ -341,7 +341,8 @@ def judge_figures(question: ComparisonRequest, runs: Sequence[ComparedRun]) -> I
             )
             if next_look > finished and entry.verdict != "inconclusive":
                 reason = (
-                    f"cut after {finished} pairs, and the next judgement comes after {next_look}"
+                    f"stopped after {finished} pairs; the next judgement would follow after "
+                    f"{next_look}"
                 )
                 entry = replace(entry, verdict="inconclusive", reason=reason, noisy=False)
             role = "judged" if metric in question.judged else "shown"
@@ -526,8 +527,8 @@ def _undecided(kind: Kind, runs: Sequence[ComparedRun], metrics: Sequence[Judged
     if late and any(one.unit == "s" for one in metrics):
         return [
             *unclear,
-            f"in {late} of {len(runs)} runs the generator was late: their latencies are "
-            "upper bounds",
+            f"in {late} of {len(runs)} runs the generator was late, so their latencies are upper "
+            "bounds",
         ]
     # An equal share of granted locks does not count as a compared figure. With two healthy locks
     # both shares are 100 %.
@@ -545,7 +546,10 @@ def _first(runs: Sequence[ComparedRun], labels: Sequence[str], status: str) -> l
     if not bad:
         return []
     why = "; ".join(bad[0].reasons)
-    return [f"{len(bad)} of {len(runs)} runs {status}, first one of {labels[bad[0].side]}: {why}"]
+    return [
+        f"{len(bad)} of {len(runs)} runs were {status}; the first one was a run of "
+        f"{labels[bad[0].side]}: {why}"
+    ]
 
 
 def _with(metrics: Sequence[Judged], word: Word) -> list[Judged]:

@@ -30,7 +30,7 @@ COMPARE = Question(
         "lockbench compare --recipe redlock --recipe redlock-sequential",
         "lockbench compare before after",
     ),
-    note="A, B: results, folders of results, or scenarios; the first is compared with.",
+    note="A, B: results, folders of results, or scenarios; the others are compared with the first.",
 )
 GATE = Question(
     "gate",

@@ -30,10 +30,12 @@ class ComparedSide(Section, frozen=True, kw_only=True):
     """One side of the comparison."""
 
     label: Annotated[str, says("how it was named")]
-    scenario: Annotated[Scenario | None, says("as in a run's result; null: never run")]
+    scenario: Annotated[
+        Scenario | None, says("the settings of its runs; null: the side was never run")
+    ]
     fleet: Annotated[FleetFacts | None, says("as in a run's result")]
     environment: Annotated[
-        Environment | None, says("where it ran: lockcore and packages are those of this side")
+        Environment | None, says("where the side ran; lockcore and packages are those of this side")
     ]
 
     @classmethod
@@ -50,13 +52,14 @@ class TwoSides(Section, frozen=True, kw_only=True):
 
     metric: Annotated[str, says("name of the figure")]
     unit: Annotated[Unit, says("of first and second")]
-    higher_is_better: Annotated[bool, says("of everything else less is better")]
+    higher_is_better: Annotated[bool, says("true if more is better; false: less is better")]
     first: Annotated[Amount | None, says("median of the first side's values")]
     second: Annotated[Amount | None, says("median of this side's values")]
     pairs: Annotated[
-        Count, says("pairs with both values; of stored results: values of the smaller side")
+        Count,
+        says("pairs with both values; for stored results: number of values of the smaller side"),
     ]
-    paired: Annotated[bool, says("whether first and second were run in turn")]
+    paired: Annotated[bool, says("true if first and second were run in pairs")]
 
 
 class Judged(TwoSides, frozen=True, kw_only=True):
@@ -70,11 +73,15 @@ class Judged(TwoSides, frozen=True, kw_only=True):
     ratio: Annotated[
         Amount | None, says("second ÷ first: exp of the Hodges-Lehmann estimate of the log ratios")
     ] = None
-    low: Annotated[Amount | None, says("lower end of its exact interval; null: unbounded")] = None
-    high: Annotated[Amount | None, says("upper end of its exact interval; null: unbounded")] = None
+    low: Annotated[
+        Amount | None, says("lower end of the exact interval of the ratio; null: unbounded")
+    ] = None
+    high: Annotated[
+        Amount | None, says("upper end of the exact interval of the ratio; null: unbounded")
+    ] = None
     confidence: Annotated[Share | None, says("of the interval")] = None
     tolerance_ratio: Annotated[
-        Share | None, says("how much worse is still the same; of shares, in points")
+        Share | None, says("how much worse still counts as the same; for shares, in points")
     ] = None
     pair_noise_ratio: Annotated[
         Amount | None, says("exp(standard deviation of one pair's log ratio) − 1")
@@ -82,9 +89,9 @@ class Judged(TwoSides, frozen=True, kw_only=True):
     verdict: Annotated[
         Word, says("gate: pass, fail, inconclusive; compare: different, same, inconclusive")
     ]
-    reason: Annotated[str | None, says("why it is inconclusive, else null")] = None
+    reason: Annotated[str | None, says("why the verdict is inconclusive; null: it is not")] = None
     noisy: Annotated[
-        bool, says("whether it is inconclusive only because the figures vary so much")
+        bool, says("true if the verdict is inconclusive only because the figures vary so much")
     ] = False
 
 
@@ -101,7 +108,7 @@ class Exact(Section, frozen=True, kw_only=True):
 
     rows: Annotated[tuple[ExactRow, ...], says("every cost")] = ()
     failures: Annotated[tuple[str, ...], says("what grew, in words")] = ()
-    skipped: Annotated[str | None, says("why nothing was counted, else null")] = None
+    skipped: Annotated[str | None, says("why nothing was counted; null: it was counted")] = None
 
 
 class RunSafety(Section, frozen=True, kw_only=True):
@@ -109,9 +116,11 @@ class RunSafety(Section, frozen=True, kw_only=True):
 
     verdict: Annotated[SafetyWord, says("of the run")]
     service_faults: Annotated[
-        Count, says("two leases of one resource at once, or another rule broken")
+        Count, says("how often two leases of one resource overlapped, or another rule was broken")
     ]
-    tested_leases: Annotated[Count, says("leases held and asked for meanwhile")]
+    tested_leases: Annotated[
+        Count, says("leases that another client requested while they were held")
+    ]
 
     def contradictions(self) -> Iterator[str]:
         """Yield a sentence if the verdict word does not follow from the counts."""
@@ -127,7 +136,9 @@ class ComparedRun(Section, frozen=True, kw_only=True):
     """One finished run of a finished round."""
 
     side: Annotated[Count, says("index into sides")]
-    pair: Annotated[Count, says("which round; of stored results: which of the place's runs")]
+    pair: Annotated[
+        Count, says("number of the round; for stored results: position of the run in its folder")
+    ]
     id: Annotated[str, says("of the run")]
     status: Annotated[Status, says("verdict of the run by itself")]
     reasons: Annotated[tuple[str, ...], says("why")]
@@ -139,20 +150,20 @@ class ComparedRun(Section, frozen=True, kw_only=True):
     ] = None
     safety: Annotated[RunSafety, says("whether the lock held")]
     figures: Annotated[
-        dict[str, Amount | None], says("by the metric's name, in the units of a run's result")
+        dict[str, Amount | None], says("by name of the metric, in the units of a run's result")
     ]
     thresholds: Annotated[tuple[JudgedThreshold, ...], says("as in a run's result")]
 
     def contradictions(self) -> Iterator[str]:
         """Yield a sentence if the status does not follow from the other fields."""
         if (self.status == "violated") != (self.safety.verdict == "VIOLATED"):
-            yield f"it is {self.status}, and its safety is {self.safety.verdict}"
+            yield f"the status is {self.status}, but the safety verdict is {self.safety.verdict}"
         if self.generator == "INVALID" and self.status not in ("invalid", "violated"):
-            yield f"it is {self.status}, and its generator is INVALID"
+            yield f"the status is {self.status}, but the generator is INVALID"
         if self.status != "pass" and not self.reasons:
-            yield f"it is {self.status} without a reason"
+            yield f"the status is {self.status} without a reason"
         if (self.figures.get("acquire.success") or 0.0) > 1:
-            yield "its share of acquired leases is above 1"
+            yield "the share of acquired leases is above 1"
 
 
 class SideThreshold(JudgedThreshold, frozen=True, kw_only=True):
@@ -165,7 +176,8 @@ class ComparedVerdict(Verdict, frozen=True, kw_only=True):
     """The verdict over all figures, and its evidence."""
 
     only_noise: Annotated[
-        bool, says("inconclusive, and only because figures vary: more pairs may decide it")
+        bool,
+        says("true if the figures are inconclusive only because they vary: more pairs may decide"),
     ] = False
 
 
@@ -173,32 +185,43 @@ class ComparisonResult(Document, frozen=True, kw_only=True):
     """Interleaved runs, or stored runs. Each side is compared with the first side."""
 
     kind: Annotated[Kind, says("the command")]
-    verdict: Annotated[ComparedVerdict, says("what came out of it, in one word")]
+    verdict: Annotated[ComparedVerdict, says("the answer in one word, and its reasons")]
     planned_pairs: Annotated[
-        Count, says("rounds that were asked for; a gate stops as soon as it is certain")
+        Count, says("requested rounds; a gate stops as soon as its answer is certain")
     ]
     sides: Annotated[
-        tuple[ComparedSide, ...], says("what was compared, the one compared with first")
+        tuple[ComparedSide, ...],
+        says("the compared sides; the first is the one that the others are compared with"),
     ]
-    differs: Annotated[tuple[str, ...], says("in what settings the sides differ")]
-    tolerance_ratio: Annotated[Share, says("how much worse is still the same")]
+    differs: Annotated[tuple[str, ...], says("the settings in which the sides differ")]
+    tolerance_ratio: Annotated[Share, says("how much worse still counts as the same")]
     finished_pairs: Annotated[Count, says("rounds whose runs all finished")]
-    paired: Annotated[bool, says("whether the sides were run in turn; false: stored results")]
+    paired: Annotated[bool, says("true if the sides were run in pairs; false: stored results")]
     in_turns: Annotated[
-        bool, says("whether they were at it at the same time, a tenth of a second each")
+        bool, says("true if the sides ran at the same time, in time slices of a tenth of a second")
     ] = False
     looks: Annotated[
-        tuple[Count, ...], says("after how many pairs a gate asked whether it can answer")
+        tuple[Count, ...],
+        says("the numbers of pairs after which a gate checks whether it has an answer"),
     ] = ()
-    repeated_pairs: Annotated[Count, says("rounds run again because a run was INVALID")]
-    stopped: Annotated[str, says("why not all rounds were run; empty: nothing stopped them")] = ""
-    sharp: Annotated[bool, says("whether the client's CPU is allowed less than the rest")]
-    missed_ratio: Annotated[
-        Share, says("how often a gate may PASS what is worse by all that is allowed")
+    repeated_pairs: Annotated[Count, says("rounds that were run again because a run was INVALID")]
+    stopped: Annotated[str, says("why some rounds were not run; empty: nothing stopped them")] = ""
+    sharp: Annotated[
+        bool, says("true if the client's CPU has a smaller tolerance than the other figures")
     ]
-    metrics: Annotated[tuple[Judged, ...], says("every figure of every side against the first")]
-    exact: Annotated[Exact | None, says("costs per acquire; null: not asked for")]
+    missed_ratio: Annotated[
+        Share,
+        says(
+            "the accepted probability that a gate passes a candidate that is worse by the whole "
+            "tolerance"
+        ),
+    ]
+    metrics: Annotated[
+        tuple[Judged, ...], says("each figure of each side, compared with the first side")
+    ]
+    exact: Annotated[Exact | None, says("costs per acquire; null: not counted")]
     thresholds: Annotated[
-        tuple[SideThreshold, ...], says("of all runs of a side the middle one, of safety the worst")
+        tuple[SideThreshold, ...],
+        says("the limits over all runs of a side: the middle value, or for safety the worst"),
     ]
     runs: Annotated[tuple[ComparedRun, ...], says("every run that counts")]

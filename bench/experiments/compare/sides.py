@@ -99,7 +99,7 @@ def read_named(text: str, repository: Path) -> Named:
     ready = [] if prefix == "lib" else [scenario.stem for scenario in READY.glob("*.toml")]
     if path.parent == Path() and path.stem in ready:
         return Named(text, "scenario", path)
-    what = "folder" if prefix == "lib" else "result or scenario, and a revision is written git:REV"
+    what = "folder" if prefix == "lib" else "result or scenario (write a revision as git:REV)"
     raise UsageError(f"{text or 'an empty name'}: there is no such {what}{_like(path, ready)}")
 
 
@@ -121,9 +121,9 @@ def is_stored(sides: list[Named]) -> bool:
     stored = [one.label for one in sides if one.kind == "stored"]
     if 0 < len(stored) < len(sides):
         raise UsageError(
-            f"{stored[0]} was stored and the other would be run now: a run of another "
-            "hour is no fair comparison. "
-            "Give two results, or let both be run (two scenarios, or two revisions)"
+            f"{stored[0]} is a stored result, and the other side would be run now. Runs from "
+            "different hours do not compare fairly. Give two stored results, or two sides to run "
+            "(scenarios or revisions)"
         )
     return bool(stored)
 
@@ -170,7 +170,7 @@ def commit_of(revision: str, repository: Path) -> str:
     names = _lines(repository, "for-each-ref", "--format=%(refname:short)")
     hint = nearest(revision, names) or nearest(revision.rpartition("/")[2], names)
     if _lines(repository, "rev-parse", "--is-shallow-repository") == ["true"]:
-        hint += "; this clone is shallow: fetch what is missing (in CI: the whole history)"
+        hint += "; this clone is shallow: fetch the missing commits (in CI: the whole history)"
     raise UsageError(
         f"{repository.absolute()} has no revision {revision or '(no name)'}: git says "
         f"{fault!r}{hint}"
@@ -188,8 +188,7 @@ def checked_out(commit: str, repository: Path) -> Iterator[tuple[str, ...]]:
     if archive.returncode:
         raise EnvironmentNotReadyError(
             f"git cannot read commit {commit[:12]} of {top.absolute()} (git says "
-            f"{_first_line(archive)!r}); fetch what "
-            "is missing, or clone it anew"
+            f"{_first_line(archive)!r}); fetch the missing objects, or clone the repository again"
         )
     with contextlib.closing(Guard(Path(tempfile.gettempdir()), PREFIX)) as guard:
         try:
@@ -204,14 +203,14 @@ def checked_out(commit: str, repository: Path) -> Iterator[tuple[str, ...]]:
             # In this case there is nothing to extract.
             if _git(top, "ls-tree", commit).stdout.strip():
                 raise EnvironmentNotReadyError(
-                    f"the archive that git makes of commit {commit[:12]} of "
-                    f"{top.absolute()} cannot be read ({error}); "
-                    f"see what `git archive {commit[:12]} | tar -t` says there"
+                    f"the git archive of commit {commit[:12]} of {top.absolute()} cannot be read "
+                    f"({error}); run `git archive {commit[:12]} | tar -t` there to see the cause"
                 ) from None
         folders = tuple(str(path) for path in (guard.folder, guard.folder / "src") if path.is_dir())
         if not any(_packages(folders)):
             raise UsageError(
-                f"commit {commit[:12]} of {top.absolute()} holds no Python package to compare"
+                f"commit {commit[:12]} of {top.absolute()} contains no Python package to compare; "
+                "name another revision"
             )
         # Without this check, the gate could compare a revision with itself.
         if strange := _imported_elsewhere(folders, folders, guard.folder):
@@ -240,8 +239,8 @@ def installed(folder: Path) -> tuple[str, ...]:
         if any(_packages([str(place)])):
             return (str(place.resolve()),)
     raise UsageError(
-        f"{folder} holds no Python package; give a virtual environment or a folder of "
-        "pip install --target"
+        f"{folder} contains no Python package; give a virtual environment or a folder of pip "
+        "install --target"
     )
 
 
@@ -252,22 +251,21 @@ def _require_here(other: Named, folders: Sequence[str]) -> None:
     would pass."""
     wrong = ""
     if describe_environment().lockcore == "compiled" and "lockcore" in _packages(folders):
-        wrong = "it is compiled, the other would run from source"
+        wrong = "the code here is compiled, and the other side would run from source"
     elif other.kind == "revision":
         top = _top(other.where)
         if top is None:
             raise UsageError(
-                f"{other.where.absolute()} is a bare repository, so there is no code "
-                f"here beside {other.label}; "
-                "name the change as a revision, too (--candidate git:HEAD)"
+                f"{other.where.absolute()} is a bare repository, so there is no code here to "
+                f"compare with {other.label}; name the change as a revision, too (--candidate "
+                "git:HEAD)"
             )
         wrong = _imported_elsewhere(folders, (), top)
     if wrong:
         raise UsageError(
-            f"the code here would pass beside {other.label} whatever changed: {wrong}; "
-            "install it editable "
-            "(pip install --editable .), or name the change as a revision, too "
-            "(--candidate git:HEAD)"
+            f"the code here would pass against {other.label} whatever changed, because {wrong}; "
+            "install it editable (pip install --editable .), or name the change as a revision, "
+            "too (--candidate git:HEAD)"
         )
 
 
@@ -321,7 +319,7 @@ def _git(repository: Path, *arguments: str) -> subprocess.CompletedProcess[bytes
         done = ask_git(repository, *arguments)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise EnvironmentNotReadyError(
-            f"a revision was named, and git cannot be run ({error})"
+            f"git is needed for a revision, and git cannot be run ({error})"
         ) from None
     if refusal := refusal_of(done, repository.absolute()):
         raise EnvironmentNotReadyError(refusal)
@@ -339,7 +337,8 @@ def read_series(place: Path) -> list[RunResult]:
     )
     if not results:
         raise UsageError(
-            f"{place} holds no result; give a result folder of lockbench run, or a folder of them"
+            f"{place} contains no result; give a result folder of lockbench run, or a folder of "
+            "such folders"
         )
     return sorted(results, key=lambda result: result.started_at)
 
@@ -352,14 +351,15 @@ def require_alike(
     runs = Counter(result.id for results in series for result in results)
     if twice := [name for name, times in runs.items() if times > 1]:
         raise UsageError(
-            f"run {', '.join(twice)} is there twice: what is compared with itself passes every gate"
+            f"run {', '.join(twice)} was given twice: a run that is compared with itself passes "
+            "every gate"
         )
     settings_by_series = [[settings_of(result) for result in results] for results in series]
     for settings, label in zip(settings_by_series, labels, strict=True):
         for other in settings[1:]:
             if changes := differences(settings[0], other):
                 raise UsageError(
-                    f"the runs in {label} are not of one thing: {'; '.join(changes.values())}"
+                    f"the runs in {label} have different settings: {'; '.join(changes.values())}"
                 )
     require_declared([settings[0] for settings in settings_by_series], labels, variables)
 
@@ -381,10 +381,9 @@ def require_declared(
         if wrong:
             text = "; ".join(changes[name] for name in wrong)
             raise UsageError(
-                f"{labels[0]} and {label} cannot be compared, as more than the variable "
-                f"differs: {text}. "
-                "Run them alike, or declare what is meant to differ "
-                f"({' '.join(f'--variable {one}' for one in wrong)})"
+                f"{labels[0]} and {label} cannot be compared, because more than the variable "
+                f"differs: {text}. Run both with the same settings, or declare the intended "
+                f"differences ({' '.join(f'--variable {one}' for one in wrong)})"
             )
 
 

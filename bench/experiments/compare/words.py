@@ -72,7 +72,7 @@ def _advice(result: ComparisonResult) -> Iterator[Sentence]:
         if entry.role == "judged" and _is_worse(entry)
     ]
     if worse:
-        yield to_do(f"find what changed {', '.join(worse)}; the table has both figures", "look")
+        yield to_do(f"find what changed {', '.join(worse)}; the table shows both figures", "look")
     elif status == "inconclusive":
         more = "--pairs allows more of them" if result.paired else "store more runs of each side"
         yield to_do(f"measure more pairs: {more}", "next")
@@ -80,7 +80,7 @@ def _advice(result: ComparisonResult) -> Iterator[Sentence]:
         yield to_do("take the change: no judged figure got worse by more than allowed")
     if untested := _untested(result):
         names = ", ".join(untested)
-        yield not_measured(f"whether the lock holds, of {names}: set --hold")
+        yield not_measured(f"whether the lock is safe, for {names}: set --hold")
     if not any(entry.metric == "acquire.p99" for entry in result.metrics if entry.role == "judged"):
         yield not_measured("the slowest acquires: --metric acquire.p99 judges them")
     if result.sides[0].scenario:
@@ -99,7 +99,7 @@ def _headline(result: ComparisonResult) -> str:
     else:
         names = _gate_names(result)
     if not result.paired:
-        pairs = "stored runs, not made in turn"
+        pairs = "stored runs, not run in pairs"
     elif finished < planned and not (finished in result.looks and status in ("pass", "fail")):
         pairs = f"{finished} of {planned} pairs"
     else:
@@ -122,7 +122,7 @@ def _gate_names(result: ComparisonResult) -> str:
     if status == "fail":
         return f"{candidate} worse than {baseline}"
     if status != "pass":
-        return f"whether {candidate} is worse than {baseline} is not known"
+        return f"it is not known whether {candidate} is worse than {baseline}"
     names = [_short(entry.metric) for entry in result.metrics if entry.role == "judged"]
     p99 = "" if "p99" in names else "; p99 not judged"
     listed = " and ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))
@@ -260,8 +260,7 @@ def _lines(result: ComparisonResult) -> Iterator[tuple[str, str]]:
     elif result.runs:
         yield (
             "safety",
-            f"not tested: in none of the {many} a lease was held for a time that could "
-            "tell (--hold)",
+            f"not tested: in none of the {many} was a lease held long enough for a test (--hold)",
         )
     if sure := sorted(
         {f"{entry.confidence * 100:.3g} %" for entry in result.metrics if entry.confidence}
@@ -357,9 +356,13 @@ def _figure(result: ComparisonResult, side: int, entries: Sequence[Judged]) -> F
         if value
     ]
     allowed = (
-        f"{result.tolerance_ratio * 100:g} % worse is allowed, less of CPU (the mark in each row)"
+        f"{result.tolerance_ratio * 100:g} % worse is allowed, and less for CPU (the mark in each "
+        "row)"
     )
-    about = f"Change of each figure with its interval; {allowed}; one that crosses 0 may be chance"
+    about = (
+        f"Change of each figure with its interval; {allowed}; a change whose interval crosses 0 "
+        "may be chance"
+    )
     columns = (
         Column("metric", "text"),
         *(Column(name, "ratio") for name in ("ratio", "low", "high", "allowed")),

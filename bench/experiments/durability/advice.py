@@ -18,8 +18,8 @@ DRIFT_S = 0.002
 # This is systemd's DefaultTimeoutStartSec.
 UNIT_TIMEOUT_S = 90
 RATIO = "everysec's acquires/s ÷ always's"
-NOTHING_YET = "nothing is recommended yet: run lockbench crash --quick, then lockbench planner"
-NOTHING_SAFE = "nothing that was crashed is safe: every policy led to double grants"
+NOTHING_YET = "no recommendation yet: run lockbench crash --quick, then lockbench planner"
+NOTHING_SAFE = "no tested choice is safe: every policy led to double grants"
 Ways = dict[Way, Losses]
 
 
@@ -141,12 +141,14 @@ def _choice(page: PlannerPage, way: Way, losses: Losses) -> str:
             "names your longest TTL as max_ttl_ms. No work for operations"
         )
     else:
-        how = "restarted at once: no work for anybody"
+        how = "restarted at once: no work for operations or clients"
     price = f"No new locks for at most {wait_text(page, way, losses)} after a crash of most servers"
     if way.policy == "always":
         costs = page.always_costs
         price += (
-            f". Always costs {costs}, {RATIO}" if costs else ". What always costs is not known here"
+            f". Always costs {costs}, {RATIO}"
+            if costs
+            else ". The cost of always is not known here"
         )
     return f"{way.policy}, {how}. {losses.evidence}. {price}."
 
@@ -168,16 +170,19 @@ def _why_not_none(ways: Ways) -> str:
     at_once = ways.get(Way("none", "at-once", abstention=False))
     if delayed is None or not delayed.is_safe:
         return ""
-    text = f"none with a delayed restart is as safe while every restart waits: {delayed.evidence}."
+    text = (
+        "none with a delayed restart is as safe, as long as every restart waits: "
+        f"{delayed.evidence}."
+    )
     if at_once is None or not at_once.double_grants:
         return text
-    twice = f"{at_once.double_grants:,} of {at_once.asked:,} were granted twice"
-    text += f" A start that does not wait has forgotten every lock, and {twice}."
+    twice = f"{at_once.double_grants:,} of {at_once.asked:,} locks were granted twice"
+    text += f" If a server starts without this wait, it has forgotten every lock, and {twice}."
     everysec = ways.get(Way("everysec", "at-once", abstention=False))
     if everysec and everysec.asked:
         text += (
-            " With everysec it forgets the last second at a power cut "
-            f"({everysec.double_grants:,} of {everysec.asked:,}), and nothing when only the "
+            " With everysec a server forgets the last second at a power cut "
+            f"({everysec.double_grants:,} of {everysec.asked:,}). It forgets nothing if only the "
             "process dies, unless an fsync is running."
         )
     return text

@@ -82,8 +82,8 @@ def _duration(least: str, most: str) -> Read:
 
 
 _CALLERS = Several(click.IntRange(1, MOST_CALLERS))
-_OFTEN = f"time slices of each policy  [{REPEATS}; quick, scenario {QUICK_REPEATS}]"
-_LONG = f"time of each load  [{SECONDS:g}s; of a scenario {SCENARIO_SECONDS:g}s]"
+_OFTEN = f"time slices of each policy  [{REPEATS}; with --quick or a scenario {QUICK_REPEATS}]"
+_LONG = f"time of each load  [{SECONDS:g}s; with a scenario {SCENARIO_SECONDS:g}s]"
 _CALLING = "concurrent callers, each with a connection to every instance  [1,16]"
 _HELD = "a short matrix: 1 caller, and 16 callers that hold a lock for 5 ms"
 
@@ -150,18 +150,18 @@ class FsyncOptions(Options):
     metavar="URL",
     type=Read("URL", parse_target),
     multiple=True,
-    help="your own server instead of started ones (repeatable)",
+    help="your own server, instead of servers that lockbench starts (repeatable)",
 )
 @click.option(
     "--allow-config",
     is_flag=True,
-    help=("allow CONFIG SET appendfsync on your servers; the old value is restored"),
+    help="allow CONFIG SET appendfsync on your servers; the old value is restored",
 )
 @click.option(
     "--disk",
     metavar="DIR",
     type=PLACE,
-    help=("the folder for the files of started servers  [TMPDIR]"),
+    help="the folder for the files of started servers  [TMPDIR]",
 )
 @experiment_options("fsync", seed=SEED)
 def fsync(outputs: Outputs, **values: object) -> Done[FsyncResult]:
@@ -185,7 +185,8 @@ def fsync(outputs: Outputs, **values: object) -> Done[FsyncResult]:
         targets = load(options.scenario).targets
     if options.allow_config and not targets:
         raise UsageError(
-            "option --allow-config is for servers that are not ours: name them with --target"
+            "option --allow-config is only for servers that lockbench did not start: name them "
+            "with --target"
         )
     plan = fsync_plan_of(replace(options, targets=targets))
     if disk is not None and not disk.is_dir():
@@ -219,7 +220,8 @@ def fsync_plan_of(options: FsyncOptions) -> FsyncPlan:
         seconds = options.load_ms / 1000
     if scenario and scenario.hold.ms > seconds * 1000:
         raise UsageError(
-            f"{path}: a lock is held longer than a load of {seconds:g} s takes: longer --duration"
+            f"{path}: a lock is held longer than a load of {seconds:g} s takes; use a longer "
+            "--duration"
         )
     policies = options.policies or POLICIES
     about = ""
@@ -229,8 +231,10 @@ def fsync_plan_of(options: FsyncOptions) -> FsyncPlan:
         cores = len(os.sched_getaffinity(0))
         cells = (quick_cells if quick else full_cells)(cores)
         if 5 not in driven(cores):
-            but = "" if quick else " but for callers that hold their locks for 50 ms"
-            about = f"{cores} cores do not drive five servers to their maximum: N=5 is not measured"
+            but = "" if quick else " except for callers that hold their locks for 50 ms"
+            about = (
+                f"{cores} cores cannot drive five servers to their maximum, so N=5 is not measured"
+            )
             about += but
     if path and scenario:
         about = _taken(path, scenario)
@@ -248,11 +252,12 @@ def fsync_plan_of(options: FsyncOptions) -> FsyncPlan:
 def _taken(path: Path, scenario: Scenario) -> str:
     rate = ""
     if scenario.rate_per_s is not None:
-        rate = f", its rate of {scenario.rate_per_s:g}/s (the maximum is looked for)"
+        rate = f", its rate of {scenario.rate_per_s:g}/s (the maximum is searched)"
     return (
-        f"of {path.name} are taken users {scenario.users}, processes {scenario.processes}, hold "
-        f"{delay_text(scenario.hold)} and the servers; not its resources (each caller has its own, "
-        f"so nobody contends), TTL, think time and faults{rate}"
+        f"from {path.name} these settings are used: users {scenario.users}, processes "
+        f"{scenario.processes}, hold {delay_text(scenario.hold)} and the servers. Not used: its "
+        "resources (each caller has its own, so there is no contention), TTL, think time and "
+        f"faults{rate}"
     )
 
 
@@ -264,11 +269,13 @@ def _product(
     targets = options.targets
     if targets and (options.server or options.disk):
         raise UsageError(
-            "options --server and --disk are for servers of our own: with --target leave them out"
+            "options --server and --disk are for servers that lockbench starts: leave them out "
+            "with --target"
         )
     if targets and any(options.latency or ()):
         raise UsageError(
-            "on servers that are not ours no fsync latency is added: leave --latency out"
+            "option --latency: fsync latency can only be added on servers that lockbench starts; "
+            "leave the option out"
         )
     usual_counts = [1] if options.quick else [1, 3]
     usual_clients = [1, 16]
@@ -288,8 +295,8 @@ def _product(
         instances = options.instances or [len(targets)]
         if max(instances) > len(targets):
             raise UsageError(
-                f"option --instances: {max(instances)} is more than the {len(targets)} that "
-                "--target names"
+                f"option --instances: {max(instances)} is more than {len(targets)}, the number of "
+                "servers that --target names"
             )
     shapes = [
         (count, callers, hold)
@@ -297,7 +304,10 @@ def _product(
         for callers in options.pipeline or usual_pipeline
     ]
     if max(count * callers for count, callers, _ in shapes) > MOST_CALLERS:
-        raise UsageError(f"clients × pipeline is more than {MOST_CALLERS:,} callers: ask for fewer")
+        raise UsageError(
+            f"clients × pipeline is more than {MOST_CALLERS:,} callers: use fewer clients, or "
+            "less pipelining"
+        )
     return product_cells(policies, instances, shapes, options.latency or usual_ms)
 
 
@@ -394,8 +404,8 @@ def crash_plan_of(options: CrashOptions) -> CrashPlan:
     every = (quick_crashes if options.quick else full_crashes)(instances)
     crashes = tuple(one for one in every if one.policy in policies and one.kind in kinds)
     if not crashes:
-        more = "; leave --quick out for more of them" if options.quick else ""
-        raise UsageError(f"no crash has one of these policies and one of these kinds{more}")
+        more = "; leave --quick out to get more combinations" if options.quick else ""
+        raise UsageError(f"no crash combines one of these policies with one of these kinds{more}")
     cuts = options.cuts or CUTS
     return CrashPlan(crashes, cuts, options.rate, options.seed, options.quick, options.latency_ms)
 
@@ -411,20 +421,20 @@ def crash_plan_of(options: CrashOptions) -> CrashPlan:
     "speed",
     metavar="RESULT",
     type=PLACE,
-    help=("a result of `lockbench fsync`  [newest]"),
+    help="a result of `lockbench fsync`  [newest]",
 )
 @click.option(
     "--crash",
     metavar="RESULT",
     type=PLACE,
-    help=("a result of `lockbench crash`  [newest, if any]"),
+    help="a result of `lockbench crash`  [newest, if any]",
 )
 @click.option(
     "--ttl",
     "ttl_ms",
     metavar="DURATION",
     type=_duration("1ms", "24h"),
-    help="your longest TTL, for which restarted servers must wait",
+    help="your longest TTL; restarted servers must wait for it",
 )
 @click.option("--html", metavar="FILE", type=PLACE, help="also write the page with its pictures")
 @file_options
@@ -464,12 +474,12 @@ def planner(
     losses = _named_or_newest(crash, LOSSES)
     if result is None:
         raise EnvironmentNotReadyError(
-            "there is no result of lockbench fsync in results/; measure one, or name it"
+            "results/ has no result of lockbench fsync; run lockbench fsync, or name a result "
+            "with --costs"
         )
     if losses is not None and (why := apart(result, losses)):
         raise UsageError(
-            f"nothing can be planned: {why}; name two results that belong together "
-            "(--costs, --crash)"
+            f"no plan is possible: {why}; name two results that belong together (--costs, --crash)"
         )
     page = plan_page(result.rows, losses, ttl_ms)
     result = replace(result, planner=page)

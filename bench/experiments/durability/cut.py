@@ -247,7 +247,7 @@ class OneCut:
             losses, contests = await self._back(stack)
             if not any(loss.at_stake for loss in losses) or not any(one.asked for one in contests):
                 raise EnvironmentNotReadyError(
-                    "this machine is too slow: no lock was valid any more after the crash"
+                    "this machine is too slow: after the crash no lock was still valid"
                 )
             return CutFacts(
                 self._crash,

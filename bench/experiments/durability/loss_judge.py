@@ -211,7 +211,10 @@ def judge_loss(losses: CrashGroup) -> Judged:
     """Return the verdict on the losses of a group, from the group's own figures."""
     unexplained = losses.unexplained
     if losses.policy == "everysec" and losses.kind in ("kill", "kill-slow-fsync") and unexplained:
-        return VIOLATED, f"{unexplained} acknowledged locks were lost without a sync in flight"
+        return (
+            VIOLATED,
+            f"{unexplained} acknowledged locks were lost although no sync was in flight",
+        )
     if losses.expected_loss == "none" and losses.lost_total:
         return (
             VIOLATED,
@@ -268,7 +271,7 @@ def judge_double_grants(row: CrashRow) -> Judged:
     """Return the verdict on the second client's grants, from the row's own figures."""
     expected = row.promised_double_grants(row.margin, abstention=row.abstention)
     if not row.asked:
-        return NOT_KNOWN, "no lock was asked for while it was valid"
+        return NOT_KNOWN, "no client requested a lock that was still valid"
     doubled = row.double_grants
     if expected == "none-unless-in-flight":
         if row.fsync_in_flight.cuts == row.cuts:
@@ -304,6 +307,6 @@ def judge_crash(
     if not rows:
         judged.append((NOT_KNOWN, "no group of cuts was finished"))
     unfinished = (
-        "interrupted: groups of cuts that are not finished are missing" if interrupted else ""
+        "interrupted: groups of cuts that were not finished are missing" if interrupted else ""
     )
     return conclude_rows(judged, tested="groups and rows as expected", interrupted=unfinished)

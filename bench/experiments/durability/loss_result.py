@@ -22,7 +22,7 @@ AtLeastOne = Annotated[int, Meta(ge=1)]
 class MedianAndMax(Section, frozen=True, kw_only=True):
     """Median and maximum over cuts. null means that there are no cuts."""
 
-    median: Annotated[Amount | None, says("half of the cuts have no more")]
+    median: Annotated[Amount | None, says("half of the cuts have at most this value")]
     max: Annotated[Amount | None, says("most seen", label="most")]
 
 
@@ -31,11 +31,11 @@ class SyncInFlight(Section, frozen=True, kw_only=True):
 
     cuts: Annotated[
         Count,
-        says("whose ledger showed a sync at an instance's end: running, just over, or asked for"),
+        says("cuts with a sync at an instance's end: running, just finished, or requested"),
     ]
     apart: Annotated[
         bool,
-        says("true: the figures beside leave these cuts out, as everysec may lose locks in them"),
+        says("true: the other figures omit these cuts, because everysec may lose locks then"),
     ]
     lost_per_cut_max: Annotated[Count, says("most locks lost in one of these cuts")]
 
@@ -47,14 +47,16 @@ class Crash(Section, frozen=True):
     policy: Annotated[AofPolicy, says("appendfsync; none = no append-only file")]
     kind: Annotated[
         CrashKind,
-        says("how they ended; slow: fsyncs take 1.5 s, always 0.2; torn: some of the tail kept"),
+        says(
+            "how they ended; slow: fsyncs take 1.5 s (always: 0.2 s); torn: a part of the tail is "
+            "kept"
+        ),
     ]
     crashed: Annotated[
-        AtLeastOne, says("how many instances ended at once and came back", label="servers down")
+        AtLeastOne,
+        says("number of instances that ended at once and came back", label="servers down"),
     ]
-    restart: Annotated[
-        Restart, says("delayed: started again when the longest TTL and drift have passed")
-    ]
+    restart: Annotated[Restart, says("delayed: started again after the longest TTL and the drift")]
 
     @property
     def key(self) -> str:
@@ -102,28 +104,25 @@ class CrashGroup(Crash, frozen=True, kw_only=True):
 
     cuts: Annotated[AtLeastOne, says("cuts at random phases", label="crashes")]
     at_stake: Annotated[
-        Count, says("locks that it had acknowledged, valid when it was back (delayed: at the cut)")
+        Count,
+        says("acknowledged locks, still valid when the server was back (delayed: at the cut)"),
     ]
-    lost_total: Annotated[
-        Count, says("of those at stake: not known to a crashed instance any more")
-    ]
-    lost_share: Annotated[
-        Share | None, says("lost_total ÷ at_stake; null when nothing was at stake")
-    ]
+    lost_total: Annotated[Count, says("locks at stake that a crashed instance no longer knew")]
+    lost_share: Annotated[Share | None, says("lost_total ÷ at_stake; null: no lock was at stake")]
     lost_per_cut: Annotated[
-        MedianAndMax, says("locks lost per cut, each counted once", label="lost")
+        MedianAndMax, says("locks lost per cut; each lock counts once", label="lost")
     ]
     cuts_with_loss: Annotated[Count, says("cuts that lost anything")]
     lost_window_s: Annotated[
         MedianAndMax,
         says(
-            "acknowledgement of the oldest lost lock → its instance's end",
+            "time from the acknowledgement of the oldest lost lock to the end of its instance",
             label="back",
             unit="seconds",
         ),
     ]
-    fsync_in_flight: Annotated[SyncInFlight, says("cuts with a sync in flight")]
-    unexplained: Annotated[Count, says("locks lost without a sync that explains it")]
+    fsync_in_flight: Annotated[SyncInFlight, says("the cuts with a sync in flight")]
+    unexplained: Annotated[Count, says("locks that were lost although no sync explains the loss")]
     expected_loss: Annotated[Expected, says("what the policy promises")]
     verdict: Annotated[RowWord, says("what it came to")]
     reason: Annotated[str | None, says("why, unless as expected")]
@@ -139,16 +138,18 @@ class CrashRow(CrashGroup, frozen=True, kw_only=True):
 
     margin: Annotated[Count, says("vote margin of the first leases")]
     abstention: Annotated[
-        bool, says("the second client lets a restarted instance abstain for the longest TTL")
+        bool,
+        says("true if the second client lets a restarted instance abstain for the longest TTL"),
     ]
-    asked: Annotated[Count, says("locks the second client asked for while they were valid")]
-    double_grants: Annotated[Count, says("of those: granted to it while the first lease was valid")]
-    double_grants_apart: Annotated[
-        Count, says("of those granted twice: in cuts with a sync in flight")
+    asked: Annotated[Count, says("locks that the second client requested while they were valid")]
+    double_grants: Annotated[
+        Count, says("requested locks that were granted while the first lease was valid")
     ]
+    double_grants_apart: Annotated[Count, says("double grants in cuts with a sync in flight")]
     cuts_with_double_grants: Annotated[Count, says("cuts with any")]
     unavailable_s: Annotated[
-        MedianAndMax, says("end of the instances → the second client's next grant of a free lock")
+        MedianAndMax,
+        says("time from the end of the instances to the second client's next grant of a free lock"),
     ]
 
     @property
@@ -170,9 +171,11 @@ class Losses(Section, frozen=True, kw_only=True):
     cuts: Annotated[Count, says("crashes made")]
     lost_per_cut: Annotated[Most, says("acknowledged locks lost per crash", label="locks lost")]
     double_grants: Annotated[
-        Count, says("of the asked ones, granted while the first lease was valid")
+        Count, says("requested locks that were granted while the first lease was valid")
     ]
-    asked: Annotated[Count, says("locks a second client asked for while somebody held them")] = 0
+    asked: Annotated[
+        Count, says("locks that a second client requested while somebody held them")
+    ] = 0
     unavailable_s: Annotated[Most, says("without new locks", label="no new locks", unit="seconds")]
 
     @classmethod
@@ -236,11 +239,11 @@ class CrashConditions(Section, frozen=True, kw_only=True):
     quick: Annotated[bool, says("a part of the matrix")]
     ttl_ms: Annotated[Count, says("of every lease")]
     cuts_per_cell: Annotated[AtLeastOne, says("planned")]
-    locks_per_s: Annotated[Count, says("offered to each fleet, over all margins")]
+    locks_per_s: Annotated[Count, says("locks per second offered to each fleet, over all margins")]
     instances: Annotated[tuple[int, ...], says("every N")]
     finished_cuts: Annotated[Count, says("cuts made, earlier sittings included")]
     latency_ms: Annotated[
-        Amount, says("added to every fsync while locks were taken; 0 = the disk as it is")
+        Amount, says("time added to every fsync while locks were taken; 0 = the disk without delay")
     ] = 0.0
 
     @property
@@ -257,4 +260,4 @@ class CrashResult(Document, frozen=True, kw_only=True):
     fleet: Annotated[OwnFleet, says("servers and disk")]
     conditions: Annotated[CrashConditions, says("what was asked for")]
     groups: Annotated[tuple[CrashGroup, ...], says("groups of cuts")] = ()
-    rows: Annotated[tuple[CrashRow, ...], says("cells: group × vote margin × abstention")]
+    rows: Annotated[tuple[CrashRow, ...], says("one row per group, vote margin and abstention")]

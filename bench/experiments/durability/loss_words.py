@@ -31,23 +31,30 @@ from bench.report.sheet import (
 
 _TERMS = {
     "servers down": "how many servers of the fleet crashed at once",
-    "power cut": "exactly what was synced is kept, the worst case: a kernel writes back by itself "
-    "after some 30 s",
-    "torn": "some of what was not synced is kept, too, and ends in the middle of a command",
-    "slow": "every fsync takes 1.5 s; under always 0.2 s, as an acquire may wait a quarter of "
-    "its TTL",
-    "lost": "locks that a crashed server had acknowledged and does not know when it is back",
+    "power cut": (
+        "only synced data is kept. This is the worst case, because a kernel writes back by itself "
+        "after about 30 s"
+    ),
+    "torn": "a part of the unsynced data is kept, too, up to the middle of a command",
+    "slow": (
+        "every fsync takes 1.5 s; with always it takes 0.2 s, because an acquire may wait a "
+        "quarter of its TTL"
+    ),
+    "lost": "locks that a crashed server had acknowledged and has forgotten when it is back",
     "back": "how long before the crash the oldest lost lock had been acknowledged",
-    "fsync ran": "crashes with an fsync running at the end. Under everysec writes are postponed "
-    "then, and kill -9 may lose them; the other columns leave those crashes out",
+    "fsync ran": (
+        "crashes with an fsync running at the end. Under everysec such an fsync delays writes, "
+        "and kill -9 may lose them; the other columns leave these crashes out"
+    ),
 }
 _MARGIN_TERMS = {
-    "margin": "votes of the first lease beyond a quorum; the second client trusts restarted "
-    "servers",
+    "margin": "votes of the first lease above a quorum; the second client trusts restarted servers",
     **terms("clients abstain"),
-    "no locks s, abstain s": "seconds from the crash to the next grant of a free lock, with the "
-    "back-off of clients that reconnect; of clients that trust, and of those that let the server "
-    "abstain",
+    "no locks s, abstain s": (
+        "seconds from the crash to the next grant of a free lock, with the back-off of clients "
+        "that reconnect; first for clients that trust the server, then for clients that let it "
+        "abstain"
+    ),
 }
 _CRASH = ("instances", "policy", "crash", "crashed")
 _LOST: Columns[CrashGroup] = (
@@ -120,7 +127,7 @@ def _claims(result: CrashResult) -> Iterator[KeyFigure]:
     if delayed := [row for row in result.rows if row.restart == "delayed"]:
         yield _claim("delayed restart", "", delayed)
     if abstaining := [row for row in result.rows if row.abstention]:
-        about = "the clients let a restarted server abstain for the longest TTL: "
+        about = "clients let a restarted server abstain for the longest TTL: "
         yield _claim("clients abstain", about, abstaining)
     if above := [row for row in one_of_odd if row.margin]:
         yield _claim("margin ≥ 1", "one restart, odd N, trusted at once: ", above)
@@ -154,7 +161,7 @@ def _conditions(result: CrashResult) -> Sequence[str]:
 
 def _parts(result: CrashResult) -> Iterator[Part]:
     if at_once := [row for row in result.groups if row.restart == "at-once"]:
-        about = "acknowledged locks that a crashed server, back at once, did not know"
+        about = "acknowledged locks that a crashed server had forgotten after an immediate restart"
         yield table_of(CrashGroup, "Locks lost", about, at_once, _LOST, terms=_TERMS)
     crashes: dict[str, list[CrashRow]] = {}
     for row in result.rows:
@@ -180,7 +187,7 @@ def _parts(result: CrashResult) -> Iterator[Part]:
             yield table_of(
                 CrashRow,
                 f"Granted twice, restarted {how}",
-                "leases that two clients held, of those asked for",
+                "leases that two clients held, out of all requested ones",
                 (rows[0] for rows in of_way.values()),
                 columns,
                 terms=_MARGIN_TERMS,
@@ -215,11 +222,14 @@ def _tells(row: CrashRow) -> bool:
 
 
 def _lines(result: CrashResult) -> Iterator[Sentence]:
-    planner = "lockbench fsync --quick, then lockbench planner: what each policy costs beside these"
+    planner = (
+        "lockbench fsync --quick, then lockbench planner: shows the cost of each policy beside "
+        "these losses"
+    )
     yield to_do(f"{planner} losses", "choose")
     scale = (
-        "at your rate a crash loses about rate × the seconds it reaches back; these figures "
-        f"are of {result.conditions.locks_per_s} locks/s"
+        "a crash at your rate loses about rate × the time it reaches back; these figures were "
+        f"measured at {result.conditions.locks_per_s} locks/s"
     )
     yield to_do(scale, "scale")
     yield from map(not_measured, _unmeasured(result))
@@ -228,7 +238,9 @@ def _lines(result: CrashResult) -> Iterator[Sentence]:
         if in_flight.apart and in_flight.cuts:
             most = in_flight.lost_per_cut_max
             lost = f"up to {counted(most, 'lock')}" if most else "nothing"
-            text = f"{row.key}: in {in_flight.cuts} of {row.cuts} crashes, which lost {lost}"
+            text = (
+                f"{row.key}: in {in_flight.cuts} of {row.cuts} crashes; these crashes lost {lost}"
+            )
             yield Sentence("fsync ran", text)
 
 
@@ -238,7 +250,7 @@ def _unmeasured(result: CrashResult) -> Iterator[str]:
     own = f" (fdatasync p50 {latency(disk.p50_s)})" if disk else ""
     added = f", {conditions.disk} added" if conditions.latency_ms else ""
     again = "" if conditions.latency_ms else " (lockbench crash --latency 2ms imitates one)"
-    yield f"a slower disk than this one{own}{added}: it can lose more under everysec{again}"
+    yield f"a disk slower than this one{own}{added}, which can lose more under everysec{again}"
     counts = ", ".join(map(str, conditions.instances))
     ttl_s = conditions.ttl_ms / 1000
     yield f"fleets of other sizes than N={counts}, and a TTL other than {ttl_s:g} s"
@@ -287,8 +299,8 @@ def figures(result: CrashResult) -> list[Figure]:
         f"crash lost {count(max(most))}"
     )
     about = (
-        "The worst crash of each policy and kind, over every N; granted twice: by servers "
-        "back at once and trusted; slow: with fsyncs of 1.5 s (always: 0.2 s)"
+        "The worst crash of each policy and kind, over every N. Granted twice: by servers that "
+        "were back at once and trusted. Slow: with fsyncs of 1.5 s (always: 0.2 s)"
     )
     heads = [
         Panel("locks lost", "worst crash"),

@@ -131,18 +131,18 @@ def apart(speed: FsyncResult, losses: CrashResult) -> str:
         verdict = result.verdict
         if verdict.word != words.AS_EXPECTED.text:
             why = f": {verdict.reasons[0]}" if verdict.reasons else ""
-            return f"the {name} of {result.started_at[:10]} say {verdict.word}{why}"
+            return f"the verdict of the {name} of {result.started_at[:10]} is {verdict.word}{why}"
     unlike = [
         f"{name} {_text(one)} and {_text(other)}"
         for name in MACHINE
         if (one := getattr(speed.environment, name)) != (other := getattr(losses.environment, name))
     ]
     if unlike:
-        return f"the speed and the losses are of two machines: {', '.join(unlike)}"
+        return f"the speed and the losses come from two machines: {', '.join(unlike)}"
     servers = [_servers_of(speed), {f"{losses.fleet.server.name} {losses.fleet.server.version}"}]
     if servers[0] != servers[1]:
         names = [" and ".join(sorted(some)) or "servers that did not say" for some in servers]
-        return f"the speed is that of {names[0]}, the losses are those of {names[1]}"
+        return f"the speed is that of {names[0]}, but the losses are those of {names[1]}"
     days = abs((_date(speed.started_at) - _date(losses.started_at)).days)
     if days > MOST_DAYS:
         return (
@@ -157,7 +157,7 @@ def machine_text(measured: Environment, here: Environment) -> str:
     other = any(getattr(measured, name) != getattr(here, name) for name in MACHINE)
     where = f"{measured.cpu_model}, {measured.cores} cores, kernel {measured.kernel}"
     return f"measured on {where}" + (
-        ": another machine than this one, so measure anew here" if other else ""
+        ": this is another machine, so measure again here" if other else ""
     )
 
 
@@ -165,7 +165,7 @@ def judge_page(page: PlannerPage) -> Verdict:
     """Return the verdict of a page. A page is good if it recommends a way with enough crashes and
     without a double grant."""
     safe = [option.crash.cuts for option in page.options if option.crash and option.crash.is_safe]
-    evidence = [Evidence("crashes of ways that were safe", sum(safe), CUTS)]
+    evidence = [Evidence("crashes of choices that were safe", sum(safe), CUTS)]
     return conclude(words.RECOMMENDED, evidence, {words.NOT_KNOWN: page.warnings})
 
 
@@ -181,7 +181,7 @@ def _date(text: str) -> datetime:
         return datetime.fromisoformat(text)
     except ValueError:
         raise UsageError(
-            f"started_at {text!r} is no moment; the result was changed or is damaged"
+            f"started_at {text!r} is not a point in time; the result was changed or is damaged"
         ) from None
 
 
@@ -198,13 +198,13 @@ def _doubts(counts: set[int], crash: CrashResult) -> Iterator[str]:
     """
     if (cuts := crash.conditions.cuts_per_cell) < CUTS:
         yield (
-            f"the losses rest on {cuts} of {CUTS} cuts per cell: too few to rely on what "
-            "they did not show"
+            f"the losses rest on {cuts} of {CUTS} cuts per cell, which are too few to exclude "
+            "rare losses"
         )
     if uncrashed := sorted(counts - {*crash.conditions.instances}):
         yield (
-            f"no crash was made at N={', '.join(map(str, uncrashed))}: what others lose says "
-            "nothing of it"
+            f"no crash was made at N={', '.join(map(str, uncrashed))}, and the losses of other "
+            "fleets do not apply to it"
         )
 
 
@@ -214,21 +214,24 @@ def _unmeasured(
     if crash is not None:
         yield from _of_slow_disks(page, crash)
     if missing := [policy for policy in POLICIES if all(row.policy != policy for row in rows)]:
-        yield f"what {', '.join(missing)} costs: lockbench fsync --fsync {','.join(missing)}"
+        yield f"the cost of {', '.join(missing)}: lockbench fsync --fsync {','.join(missing)}"
     if uncut := dict.fromkeys(
         f"{one.policy} at N={one.instances}" for one in page.options if one.crash is None
     ):
         where = f" under {', '.join(uncut)}" if any(option.crash for option in page.options) else ""
-        yield f"what a crash loses{where}: lockbench crash --quick, then lockbench planner"
+        yield f"the losses of a crash{where}: lockbench crash --quick, then lockbench planner"
     for why, unknown in (
-        ("the load process was the limit there", [cost for cost in costs if cost.generator_bound]),
         (
-            "fewer than six pairs of visits",
+            "the load process reached its limit there",
+            [cost for cost in costs if cost.generator_bound],
+        ),
+        (
+            "there were fewer than six pairs of visits",
             [cost for cost in costs if not cost.is_known and not cost.generator_bound],
         ),
     ):
         if unknown:
-            yield f"what always costs with {'; '.join(cost.place for cost in unknown)}: {why}"
+            yield f"the cost of always with {'; '.join(cost.place for cost in unknown)}: {why}"
 
 
 def _of_slow_disks(page: PlannerPage, crash: CrashResult) -> Iterator[str]:
@@ -247,10 +250,9 @@ def _of_slow_disks(page: PlannerPage, crash: CrashResult) -> Iterator[str]:
         ):
             again = f" --latency {added[0]:g}ms" if added[0] else ""
             yield (
-                "what everysec loses at the latency of these prices "
-                f"({_disk_text(reference.disk, priced_ms)}): the "
-                f"crashes were made on {_disk_text(crashed_on, crashed_ms)}, and a "
-                "slower disk can lose more; "
+                "the losses of everysec at the latency of these prices "
+                f"({_disk_text(reference.disk, priced_ms)}): the crashes were made on "
+                f"{_disk_text(crashed_on, crashed_ms)}, and a slower disk can lose more; run "
                 f"lockbench crash --quick{again}"
             )
     slow = [
@@ -260,14 +262,13 @@ def _of_slow_disks(page: PlannerPage, crash: CrashResult) -> Iterator[str]:
     if windows_s:
         yield (
             "a disk that stalls: with fsyncs of 1.5 s kill -9 alone lost up to "
-            f"{max(windows_s):.2f} s of locks "
-            f"under everysec; nothing between that and {crashed_on} was crashed"
+            f"{max(windows_s):.2f} s of locks under everysec; no crash was made between that and "
+            f"{crashed_on}"
         )
     if page.longest_ttl_ms and page.ttl_ms and page.longest_ttl_ms != page.ttl_ms:
         yield (
-            f"a crash at your TTL of {seconds_text(page.longest_ttl_ms)}: what comes on "
-            "top of the TTL was measured at "
-            f"{seconds_text(page.ttl_ms)}"
+            f"a crash at your TTL of {seconds_text(page.longest_ttl_ms)}: the time beyond the TTL "
+            f"was measured at {seconds_text(page.ttl_ms)}"
         )
 
 

@@ -32,9 +32,9 @@ from bench.report.sheet import (
 )
 
 CARRY_OVER = (
-    "absolute rates do not carry over to another machine, disk or client; the order of the "
-    "policies does, and the row whose latency is nearest to that of your own disk (lockbench "
-    "doctor measures it)"
+    "absolute rates do not carry over to another machine, disk or client, but the order of the "
+    "policies does. The row whose latency is nearest to that of your own disk fits best "
+    "(lockbench doctor measures it)"
 )
 # An fdatasync of a file in memory takes less than this (s).
 MEMORY_S = 5e-6
@@ -94,7 +94,7 @@ def servers_of(result: FsyncResult) -> str:
 def disk_text(disk: DiskFigures | None) -> str:
     """Describe the speed of the disk, and what that means."""
     if disk is None:
-        return "not known: fdatasync can only be measured where the files of the servers lie"
+        return "not known: fdatasync can only be measured on the host of the servers' files"
     like = "this is memory, no disk; " if disk.p50 < MEMORY_S else ""
     cloud = "cloud volumes take 0.5–10 ms, which the added latencies imitate"
     return f"fdatasync p50 {latency(disk.p50)}, p99 {latency(disk.p99)}; {like}{cloud}"
@@ -111,18 +111,20 @@ def advice_lines(page: PlannerPage) -> Iterator[Sentence]:
     yield Sentence("carries over", CARRY_OVER)
     if page.ttl_ms:
         text = (
-            "held by somebody and forgotten by a crash, the most of one power cut, at "
-            f"{count(page.crash_locks_per_s)} locks/s; expect as many times more as your rate "
-            "is higher"
+            "locks that somebody held and a crash forgot: the most of one power cut, at "
+            f"{count(page.crash_locks_per_s)} locks/s; expect more in proportion to your rate"
         )
         yield Sentence("locks lost", text)
 
 
 def prices(result: FsyncResult) -> Part:
     """Return the table of the price of always, for every load."""
-    about = "everysec's locks/s ÷ always's, in turns on the same servers; pairs: turns compared"
+    about = (
+        "everysec's locks/s ÷ always's, in time slices on the same servers; pairs: compared time "
+        "slices"
+    )
     if not all(cost.is_known for cost in result.costs):
-        about += "; – : no interval, or the load process was the limit"
+        about += "; – : no interval, or the load process was at its limit"
     columns = ("instances", "callers", "held", "disk", "times", "interval", "pairs")
     words = terms("disk", "appendfsync")
     return table_of(AlwaysCost, "What always costs", about, result.costs, columns, terms=words)
@@ -167,8 +169,8 @@ def choice_figure(page: PlannerPage) -> Figure | None:
     ways = tried_ways(page)
     safe = sum(losses.is_safe for losses in ways.values())
     title = (
-        f"{safe} of {len(ways)} ways granted no lock twice: they cost waiting after a crash, "
-        "or speed"
+        f"{safe} of {len(ways)} choices granted no lock twice: their price is waiting after a "
+        "crash, or speed"
     )
     load = page.reference
     speed = f"speed with {load.load_text}, disk {load.disk}" if load else "speed not known"

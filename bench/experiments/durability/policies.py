@@ -25,14 +25,18 @@ KINDS: Mapping[CrashKind, str] = {
     "power-cut-torn": "power cut, torn",
 }
 TERMS = {
-    "appendfsync": "when Redis syncs its append-only file to the disk: never by itself (no), once "
-    "a second (everysec), before each reply (always); none: there is no such file",
+    "appendfsync": (
+        "when Redis syncs its append-only file to the disk: never by itself (no), once a second "
+        "(everysec), before each reply (always); none: there is no append-only file"
+    ),
     "granted twice": "a second client got a lock while the lease of the first was valid",
-    "restart": "at once: the server starts again as soon as it has ended; delayed: only when the "
-    "longest TTL is over",
-    "clients abstain": "clients do not count the votes of a restarted server before the longest "
-    "TTL is over",
-    "disk": "raw: as it is; +2 ms: every fsync was made to take 2 ms longer, as cloud volumes do",
+    "restart": (
+        "at once: the server starts as soon as it has ended; delayed: when the longest TTL is over"
+    ),
+    "clients abstain": (
+        "clients do not count votes of a restarted server until the longest TTL is over"
+    ),
+    "disk": "raw: no added delay; +2 ms: every fsync took 2 ms longer, as on cloud volumes",
 }
 
 

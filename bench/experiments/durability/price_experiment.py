@@ -104,7 +104,7 @@ class _Visits:
         ]
         if self._skipped and {*policies} - {*self._skipped} <= {"none"}:
             reasons = "; ".join(dict.fromkeys(self._skipped.values()))
-            raise EnvironmentNotReadyError(f"there are no policies to compare here: {reasons}")
+            raise EnvironmentNotReadyError(f"no policies can be compared here: {reasons}")
         for block in self._blocks:
             require_descriptors(block[0].instances, block[0].connections)
         self._barren: list[str] = []
@@ -183,8 +183,8 @@ class _Visits:
             yield self._plan.scenario
         if self._barren:
             yield (
-                "blocks in which no lock was granted, and nothing measured: "
-                f"{len(self._barren)}, {self._barren[0]}"
+                "blocks without a granted lock, and so without a measurement: "
+                f"{len(self._barren)}; the first: {self._barren[0]}"
             )
 
 
@@ -283,7 +283,7 @@ def servers_did(before: Sequence[InfoSnapshot], after: Sequence[InfoSnapshot]) -
         # its place.
         if change.warning and old.values is not None:
             raise EnvironmentNotReadyError(
-                f"{change.address} did not live through the load ({change.warning}); see "
-                "why, and measure again"
+                f"{change.address} did not survive the load ({change.warning}); find the cause, "
+                "and measure again"
             )
     return deltas

@@ -192,7 +192,8 @@ def _generator(cell: FsyncCell, loads: Loads, p99_ns: float | None) -> LoadProce
         reason = f"Little's ratio is {little.median:.2f}: not all callers were at work"
     if p99_ns is not None and lateness_ns > LATENESS_SHARE * p99_ns:
         reason = (
-            f"the timer was late by {lateness_ns / 1e6:.3g} ms (p99), over 10 % of the p99 shown"
+            f"the timer was late by {lateness_ns / 1e6:.3g} ms (p99), which is over 10 % of the "
+            "p99 shown"
         )
     return LoadProcessFigures(
         wanted_ratio=wanted_ratio, bound=wanted_ratio >= BUSY_CORE, reason=reason
@@ -288,8 +289,8 @@ def _orders(rows: Rows) -> Iterator[FsyncFinding]:
                 if times_as_fast(cheap, dear).high < math.log(1 - NOISE):
                     rates = f"{less} {cheap.rate:,.0f}/s, {more} {dear.rate:,.0f}/s"
                     text = (
-                        f"{dear.place}: {rates}: an order that cannot be, so the machine's noise "
-                        "is larger than what the policies cost"
+                        f"{dear.place}: {rates}. This order is impossible, so the noise of the "
+                        "machine is larger than the cost of the policies"
                     )
                     yield FsyncFinding("order", dear.place, text, "not known")
 
@@ -311,10 +312,10 @@ def _slowest(slow: FsyncRow, least: FsyncRow, fastest_per_s: float) -> tuple[Wor
     times = times_as_fast(least, slow)
     disk = slow.disk_fdatasync_s
     if times.low > 0:
-        limit = ": the load process was the limit"
+        limit = ": the load process was at its limit"
         return ("not judged", limit) if slow.generator.bound else ("as expected", "")
     if not slow.injected_ms and (disk is None or 2 * disk.p50 * fastest_per_s < CHEAP_SYNC):
-        return "not judged", ": this disk syncs for nearly nothing"
+        return "not judged", ": an fsync on this disk costs almost nothing"
     return "not shown" if times.high < math.log(1 + NOISE) else "not known", ""
 
 
@@ -322,7 +323,7 @@ def _refusals(rows: Rows) -> Iterator[FsyncFinding]:
     refused = sum(row.refusals for row in rows)
     leases = sum(row.leases for row in rows)
     unexplained = any(row.refusals and not row.release_failures for row in rows)
-    text = f"{leases:,} leases, {refused:,} refused though nobody else wanted them"
+    text = f"{leases:,} leases, {refused:,} refused although no other client wanted them"
     yield FsyncFinding("no-refusal", "all", text, "violated" if unexplained else "as expected")
 
 

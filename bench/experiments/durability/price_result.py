@@ -26,7 +26,7 @@ class Setup(Section, frozen=True, kw_only=True):
 
     clients: Annotated[Count, says("connections per instance")]
     pipeline: Annotated[Count, says("callers that share one connection")]
-    injected_ms: Annotated[Amount, says("added to every fsync by the shim; 0 = the disk as it is")]
+    injected_ms: Annotated[Amount, says("time that the shim added to every fsync; 0 = no delay")]
     hold: Annotated[str, says("work under each lock, as a scenario writes it")] = "0"
 
     @property
@@ -56,7 +56,7 @@ class Setup(Section, frozen=True, kw_only=True):
         return MISSING if self.hold == "0" else text
 
     @property
-    def disk(self) -> Annotated[str, says("raw, or with the delay that is added")]:
+    def disk(self) -> Annotated[str, says("raw, or with the added delay")]:
         """The raw disk, or the delay that is added to it."""
         return disk_name(self.injected_ms)
 
@@ -77,7 +77,7 @@ class FsyncCell(MatrixPlace, frozen=True, kw_only=True):
 
     policy: Annotated[
         Policy,
-        says("appendfsync; none: no append-only file; waitaof: everysec, WAITAOF is awaited"),
+        says("appendfsync; none: no append-only file; waitaof: everysec plus WAITAOF"),
     ]
 
     @property
@@ -114,29 +114,31 @@ class PhaseFigures(Section, frozen=True, kw_only=True):
 
     seconds: Annotated[Amount, says("of the window")]
     granted: Annotated[Count, says("in the window, whenever due")]
-    due: Annotated[
-        Count | None, says("acquires that the schedule had in the window; null in closed loop")
-    ]
+    due: Annotated[Count | None, says("acquires scheduled in the window; null in closed loop")]
     histogram: Annotated[str, says("of acquires due in the window, from the intended start, ns")]
     max_ns: Annotated[Count, says("the longest of them, exact")]
     sum_ns: Annotated[Count, says("of all of them, exact")]
-    leases: Annotated[Count, says("granted in the whole load, with warm-up and drain")]
+    leases: Annotated[Count, says("leases granted in the whole load, with warm-up and drain")]
     denied: Annotated[dict[str, Count], says("acquires without a lease, by outcome")]
-    release_failures: Annotated[Count, says("releases that did not end as RELEASED")]
+    release_failures: Annotated[Count, says("releases with an outcome other than RELEASED")]
     wanted_ratio: Annotated[
         Amount, says("share of the time that the load process ran or waited for a core")
     ]
-    littles_law_ratio: Annotated[Amount | None, says("callers at work ÷ callers; closed loop")]
-    lateness_p99_ns: Annotated[Count | None, says("what the timer added to starts; open loop")]
+    littles_law_ratio: Annotated[
+        Amount | None, says("callers at work ÷ callers; only in closed loop")
+    ]
+    lateness_p99_ns: Annotated[
+        Count | None, says("delay that the timer added to starts; only in open loop")
+    ]
 
 
 class LoadSeen(PhaseFigures, frozen=True, kw_only=True):
     """The results of a load, with the counts of the servers and the shim. These counts include
     warm-up and drain."""
 
-    rate_per_s: Annotated[Amount | None, says("asked for; null in closed loop")]
+    rate_per_s: Annotated[Amount | None, says("requested rate; null in closed loop")]
     fsyncs: Annotated[Count | None, says("of all instances")]
-    elapsed_s: Annotated[Amount, says("between the two looks at the servers")]
+    elapsed_s: Annotated[Amount, says("time between the two snapshots of the servers")]
     server_cpu_s: Annotated[Amount | None, says("CPU of all instances")]
     aof_delayed_fsync: Annotated[Count | None, says("stalls that the servers counted")]
 
@@ -145,10 +147,13 @@ class VisitSeen(Section, frozen=True, kw_only=True):
     """One visit of a cell. It is a line of the journal."""
 
     repeat: Annotated[
-        Count, says("which one; visits of one number were made in a row on the same servers")
+        Count,
+        says("number of the repeat; visits of one number ran in a row on the same servers"),
     ]
     cell: Annotated[FsyncCell, says("what was visited")]
-    disk: Annotated[SyncLatency | None, says("null where it cannot be measured")]
+    disk: Annotated[
+        SyncLatency | None, says("sync latency of the disk; null if it cannot be measured")
+    ]
     loads: Annotated[dict[LoadName, LoadSeen], says("by name")]
 
 
@@ -158,7 +163,7 @@ class DiskFigures(Section, frozen=True, kw_only=True):
     p50: Annotated[Amount, says("s, median of the visits' medians")]
     p99: Annotated[
         Amount | None,
-        says("s, median of the visits'; of one with fewer than 100 writes its longest"),
+        says("s, median over the visits; the longest write if a visit has fewer than 100 writes"),
     ]
     max: Annotated[Amount, says("s, the longest")]
 
@@ -166,7 +171,9 @@ class DiskFigures(Section, frozen=True, kw_only=True):
 class LoadProcessFigures(Section, frozen=True, kw_only=True):
     """The facts that show whether the load process delivered the load that it claims."""
 
-    wanted_ratio: Annotated[Amount, says("of a core that it used or waited for, median")]
+    wanted_ratio: Annotated[
+        Amount, says("share of a core that the process used or waited for, median")
+    ]
     bound: Annotated[bool, says("wanted_ratio ≥ 0.9: the rate is a lower bound")]
     reason: Annotated[str | None, says("why it was not; null when it was")]
 
@@ -185,24 +192,29 @@ class FsyncRow(FsyncCell, frozen=True, kw_only=True):
     load: Annotated[
         LoadName, says("max: closed loop; 80%: open loop at that share of the visit's maximum")
     ]
-    offered_per_s: Annotated[Spread | None, says("asked for; null in closed loop")]
+    offered_per_s: Annotated[Spread | None, says("requested rate; null in closed loop")]
     acquired_per_s: Annotated[
-        Spread, says("granted in the window; each is released at once: two appended writes")
+        Spread,
+        says("leases granted in the window; each is released at once: two appended writes"),
     ]
     sustained: Annotated[
-        bool | None, says("no more than 1 % (or chance) fell behind; null in closed loop")
+        bool | None, says("true if no more than 1 % (or chance) fell behind; null in closed loop")
     ]
-    acquire_s: Annotated[Latency, says("acquire, from the intended start, of all repeats together")]
+    acquire_s: Annotated[
+        Latency, says("acquire times from the intended start, over all repeats together")
+    ]
     fsyncs_per_s: Annotated[Spread | None, says("per instance, counted by the shim")]
     locks_per_fsync: Annotated[
         Spread | None,
         says("leases ÷ fsyncs of one instance", label="locks /fsync", unit="count"),
     ]
     server_cpu_us_per_lock: Annotated[Spread | None, says("CPU of all instances per lease, µs")]
-    aof_delayed_fsync: Annotated[Count | None, says("stalls that the servers counted, all repeats")]
-    leases: Annotated[Count, says("granted in all, with warm-up and drain")]
+    aof_delayed_fsync: Annotated[
+        Count | None, says("stalls that the servers counted, over all repeats")
+    ]
+    leases: Annotated[Count, says("leases granted in the whole load, with warm-up and drain")]
     denied: Annotated[dict[str, Count], says("acquires without a lease, by outcome")]
-    release_failures: Annotated[Count, says("releases that did not end as RELEASED")]
+    release_failures: Annotated[Count, says("releases with an outcome other than RELEASED")]
     disk_fdatasync_s: Annotated[
         DiskFigures | None, says("the disk of the servers; null = not known")
     ]
@@ -250,11 +262,16 @@ class AlwaysCost(MatrixPlace, frozen=True, kw_only=True):
 
     ratio: Annotated[Amount, says("everysec's maximum ÷ always's")]
     generator_bound: Annotated[
-        bool, says("one of the two was limited by the load process: the ratio is understated")
+        bool,
+        says("true if the load process limited one of the two rates: the real ratio is larger"),
     ]
-    low: Annotated[Amount | None, says("of its 95 % interval; null: too few pairs")] = None
-    high: Annotated[Amount | None, says("of its 95 % interval; null as low")] = None
-    pairs: Annotated[Count, says("of visits that it is made of")] = 0
+    low: Annotated[Amount | None, says("lower end of the 95 % interval; null: too few pairs")] = (
+        None
+    )
+    high: Annotated[Amount | None, says("upper end of the 95 % interval; null: too few pairs")] = (
+        None
+    )
+    pairs: Annotated[Count, says("pairs of visits behind the ratio")] = 0
 
     @property
     def is_known(self) -> bool:
@@ -304,21 +321,22 @@ class PlannerOption(Section, frozen=True, kw_only=True):
 
     instances: Annotated[Count, says("N", label="N")]
     policy: Annotated[Policy, says("of the servers")]
-    restart: Annotated[Restart | None, says("of a crashed instance; null = no crash was made")] = (
-        None
-    )
+    restart: Annotated[
+        Restart | None, says("how a crashed instance restarts; null = no crash was made")
+    ] = None
     abstention: Annotated[
-        bool, says("clients let a restarted instance abstain for the longest TTL")
+        bool, says("true if clients let a restarted instance abstain for the longest TTL")
     ] = False
     acquired_per_s: Annotated[Spread | None, says("maximum at the reference load")] = None
     generator_bound: Annotated[bool | None, says("limited by the load process")] = None
     p99_s: Annotated[
-        Amount | None, says("acquire at 80 % of it; null when that was a queue, or late")
+        Amount | None,
+        says("acquire at 80 % of the maximum; null if the load had a queue or was late"),
     ] = None
     sustained: Annotated[bool | None, says("of that open load")] = None
     crash: Annotated[Losses | None, says("what a crash loses", label="")] = None
     rate_interval: Annotated[
-        tuple[Amount, Amount] | None, says("of acquired_per_s, 95 %; null: too few visits")
+        tuple[Amount, Amount] | None, says("95 % interval of acquired_per_s; null: too few visits")
     ] = None
 
     @property
@@ -360,24 +378,30 @@ class PlannerPage(Section, frozen=True, kw_only=True):
 
     reference: Annotated[
         Setup | None,
-        says("the load whose figures stand in the options, p99 at 80 % of the maximum"),
+        says("the load whose figures are shown in the options; p99 is at 80 % of the maximum"),
     ]
     options: Annotated[tuple[PlannerOption, ...], says("N × policy × restart")]
-    always_costs: Annotated[CostRange | None, says("null where nothing can be compared")]
-    disk_fdatasync_s: Annotated[DiskFigures | None, says("of all rows; null = not known")]
+    always_costs: Annotated[
+        CostRange | None, says("range of the cost; null: nothing can be compared")
+    ]
+    disk_fdatasync_s: Annotated[DiskFigures | None, says("over all rows; null = not known")]
     always_here: Annotated[
-        AlwaysCost | None, says("at the reference load, N as shown; null = not known")
+        AlwaysCost | None, says("cost at the reference load and the shown N; null = not known")
     ] = None
     shown_instances: Annotated[
-        Count | None, says("the N with the most figures: pictures show it")
+        Count | None, says("the N with the most figures, which the pictures show")
     ] = None
-    ttl_ms: Annotated[Amount | None, says("of the crash result; null without one")]
-    longest_ttl_ms: Annotated[Amount | None, says("the user's, of --ttl; null: not named")] = None
+    ttl_ms: Annotated[Amount | None, says("TTL of the crash result; null: there is none")]
+    longest_ttl_ms: Annotated[
+        Amount | None, says("the user's longest TTL, from --ttl; null: not given")
+    ] = None
     crash_locks_per_s: Annotated[Amount | None, says("offered while it crashed servers")]
     warnings: Annotated[
-        tuple[str, ...], says("what must be known before both are read together")
+        tuple[str, ...], says("what the reader must know before combining both results")
     ] = ()
-    unmeasured: Annotated[tuple[str, ...], says("what nothing is known of, and what to type")] = ()
+    unmeasured: Annotated[
+        tuple[str, ...], says("what was not measured, and the command that measures it")
+    ] = ()
     advice: Annotated[tuple[str, ...], says("sentences, the recommendation first")] = ()
 
 
@@ -394,19 +418,20 @@ class FsyncFleet(Section, frozen=True, kw_only=True):
 class FsyncTimes(Section, frozen=True, kw_only=True):
     """The number and the length of the loads of each cell."""
 
-    repeats: Annotated[Count, says("turns of each cell, all on the same servers")]
+    repeats: Annotated[Count, says("time slices of each cell, all on the same servers")]
     warmup_s: Annotated[Amount, says("before each load")]
     seconds: Annotated[Amount, says("of each load")]
     quick: Annotated[bool, says("--quick")]
     scenario: Annotated[
-        str, says("what was taken of a scenario and what not, or what so few cores do not drive")
+        str,
+        says("settings used or not used from a scenario, or loads too heavy for so few cores"),
     ] = ""
 
 
 class FsyncConditions(FsyncTimes, frozen=True, kw_only=True):
     """The conditions of the measurement."""
 
-    visits_planned: Annotated[Count, says("of the cells that can be measured")]
+    visits_planned: Annotated[Count, says("planned visits to the cells that can be measured")]
     visits_done: Annotated[Count, says("so far")]
 
 
@@ -417,6 +442,6 @@ class FsyncResult(Document, frozen=True, kw_only=True):
     fleet: Annotated[FsyncFleet, says("who served")]
     conditions: Annotated[FsyncConditions, says("under which it was measured")]
     rows: Annotated[tuple[FsyncRow, ...], says("one per cell and load")]
-    costs: Annotated[tuple[AlwaysCost, ...], says("of always, per N, shape and latency")]
-    findings: Annotated[tuple[FsyncFinding, ...], says("did the policies behave as they must")]
+    costs: Annotated[tuple[AlwaysCost, ...], says("cost of always, per N, shape and latency")]
+    findings: Annotated[tuple[FsyncFinding, ...], says("whether the policies behaved as they must")]
     planner: Annotated[PlannerPage, says("the planner's page")]

@@ -39,7 +39,7 @@ def beside(losses: Answer[CrashResult], result: FsyncResult, folder: Path) -> Fs
     except UsageError as error:
         return _warned(result, str(error))
     if why:
-        return _warned(result, f"the losses beside it are left out: {why}")
+        return _warned(result, f"the losses are left out here: {why}")
     return replace(result, planner=plan_page(result.rows, crash))
 
 
@@ -60,7 +60,7 @@ def sheet(result: FsyncResult, place: str = "") -> Sheet:
     return sheet_of(
         result,
         place,
-        headline=costs if page.always_costs else "what always costs is not known here",
+        headline=costs if page.always_costs else "the cost of always is not known here",
         conditions=_conditions(result),
         parts=(prices(result), options(page), _measured(result)),
         lines=(*advice_lines(page), *expected),
@@ -109,8 +109,8 @@ def _measured(result: FsyncResult) -> Part:
         f"; {callers} callers share {counted(clients, 'connection')}" for callers, clients in shared
     )
     about += (
-        "; – : too few samples, or the load fell behind or started late; ≥: the load process "
-        "was the limit"
+        "; – : too few samples, or the load fell behind or started late; ≥: the load process was "
+        "at its limit"
     )
 
     def took(figure: str, row: FsyncRow) -> str:
@@ -150,8 +150,8 @@ def figures(result: FsyncResult) -> list[Figure]:
         for cost in costs
     ]
     about = (
-        "Acquires/s with everysec ÷ with always, 95 % sure; by N, callers and how long they "
-        "hold, disk"
+        "Acquires/s with everysec ÷ with always, 95 % sure; by N, number of callers, hold time "
+        "and disk"
     )
     ends = [1.0, *(end for cost in costs for end in (cost.low, cost.high) if end)]
     names = ("instances", "clients", "pipeline", "injected_ms", "callers", "ratio", "low", "high")

@@ -31,14 +31,18 @@ FSYNC = Question(
     fsync,
     _prices,
     examples=("lockbench fsync --quick", "lockbench fsync mine.toml --disk /mnt/data"),
-    note="Servers are started on loopback and stopped. --quick takes less than five minutes, all "
-    "of it less than 35.",
+    note=(
+        "lockbench starts and stops servers on loopback. --quick takes under 5 minutes, all under "
+        "35."
+    ),
 )
 CRASH = Question(
     "crash",
     crash,
     _losses,
     examples=("lockbench crash --quick",),
-    note="Servers are started on loopback and stopped; --quick takes less than 6 minutes on two "
-    "cores.",
+    note=(
+        "lockbench starts and stops servers on loopback; --quick takes under 6 minutes on two "
+        "cores."
+    ),
 )

@@ -159,8 +159,8 @@ class UserServers:
         self.trouble = ""
         if unsynced := ", ".join(fact.address for fact in self.facts if fact.no_fsync_on_rewrite):
             warning = (
-                f"no-appendfsync-on-rewrite is on at {unsynced}: while the AOF is rewritten "
-                "always syncs nothing"
+                f"no-appendfsync-on-rewrite is on at {unsynced}: while the AOF is rewritten, "
+                "always does not sync"
             )
             self.warnings = (warning,)
         requested = {server_policy(policy) for policy in policies if not self.why_not(policy)}
@@ -170,9 +170,9 @@ class UserServers:
             if not allow_config:
                 raise UsageError(
                     f"these servers run with {_listed(present)}, and measuring "
-                    f"{_listed(requested)} sets appendfsync on "
-                    "them: allow it with --allow-config (it is put back), or ask for "
-                    "--fsync as it is"
+                    f"{_listed(requested)} changes their appendfsync: allow the change with "
+                    "--allow-config (the old value is restored), or use --fsync with the present "
+                    "value"
                 )
             self._before = [(target, _policy_of(target)) for target in parse_targets(self.urls)]
             order = json.dumps({"urls": self.urls, "values": [value for _, value in self._before]})
@@ -208,18 +208,21 @@ class UserServers:
             f"{address} (CONFIG SET {_POLICY} {value})" for address, value in wrong.items()
         )
         if wrong:
-            self.trouble = f"{_POLICY} could not be put back; set it by hand on {by_hand}"
+            self.trouble = f"{_POLICY} could not be restored; set it by hand on {by_hand}"
         return self.trouble
 
     def why_not(self, policy: Policy) -> str | None:
         """Return why this policy cannot be measured on these servers, or None if it can."""
         without = [fact.address for fact in self.facts if fact.fsync == "none"]
         if policy == "none" and len(without) < len(self.facts):
-            return "an append-only file is not switched off on servers that are not ours"
+            return (
+                "lockbench does not switch off the append-only file of servers that it did not "
+                "start"
+            )
         if policy != "none" and without:
             return (
-                f"{without[0]} has no append-only file, and it is not switched on on servers "
-                "that are not ours"
+                f"{without[0]} has no append-only file, and lockbench does not switch it on for "
+                "servers that it did not start"
             )
         reasons = [
             without_waitaof(fact.server, fact.version) for fact in self.facts if policy == "waitaof"
@@ -268,9 +271,9 @@ def _policy_of(target: InstanceTarget, new_policy: str | None = None) -> str:
             return str(client.config_get(_POLICY)[_POLICY])
     except (redis.RedisError, OSError, KeyError) as error:
         raise EnvironmentNotReadyError(
-            f"{target.address} does not let us read or set {_POLICY}: {error}; see that "
-            "it answers and lets this user "
-            "run CONFIG, or measure the policy it has with lockbench run"
+            f"{target.address} does not let us read or set {_POLICY}: {error}; check that it "
+            "answers and that this user may run CONFIG, or measure its present policy with "
+            "lockbench run"
         ) from None
 
 
@@ -282,7 +285,7 @@ def without_waitaof(name: str | None, version: str | None) -> str | None:
 
 
 def _listed(policies: Iterable[str | None]) -> str:
-    return ", ".join(sorted(policy or "a policy they do not tell" for policy in policies))
+    return ", ".join(sorted(policy or "an unknown policy" for policy in policies))
 
 
 def main() -> None:

@@ -193,7 +193,7 @@ def test_what_is_no_revision_is_a_mistake_and_the_nearest_one_is_said(
 
 def test_a_shallow_clone_is_told_as_the_reason(repository: Path, tmp_path: Path) -> None:
     git(tmp_path, "clone", "-q", "--depth", "1", repository.as_uri(), "shallow")
-    with pytest.raises(UsageError, match="this clone is shallow: fetch what is missing"):
+    with pytest.raises(UsageError, match="this clone is shallow: fetch the missing commits"):
         commit_of("origin/nothing-like-it", tmp_path / "shallow")
 
 
@@ -210,7 +210,7 @@ def test_a_revision_without_a_package_is_refused(repository: Path) -> None:
     git(repository, "commit", "-q", "-m", "nothing left")
     commit = commit_of("HEAD", repository)
     with (
-        pytest.raises(UsageError, match="holds no Python package"),
+        pytest.raises(UsageError, match="contains no Python package"),
         checked_out(commit, repository),
     ):
         pass
@@ -233,7 +233,7 @@ def test_a_revision_without_a_file_is_refused(tmp_path: Path) -> None:
     )
     commit = git(tmp_path, "rev-parse", "HEAD").strip()
     with (
-        pytest.raises(UsageError, match="holds no Python package to compare"),
+        pytest.raises(UsageError, match="contains no Python package to compare"),
         checked_out(commit, tmp_path),
     ):
         pass
@@ -264,7 +264,8 @@ def test_a_bare_repository_has_no_code_here(repository: Path, tmp_path: Path) ->
     ]
     with (
         pytest.raises(
-            UsageError, match="is a bare repository, so there is no code here beside git:v1"
+            UsageError,
+            match="is a bare repository, so there is no code here to compare with git:v1",
         ),
         sides.opened(given, lambda _: load(None, {}), {}),
     ):
@@ -299,7 +300,7 @@ def test_an_archive_that_cannot_be_read_is_not_called_a_revision_without_a_packa
     monkeypatch.setattr(sides, "ask_git", garbled)
     with (
         pytest.raises(
-            EnvironmentNotReadyError, match="the archive that git makes of commit .* cannot be read"
+            EnvironmentNotReadyError, match="the git archive of commit .* cannot be read"
         ),
         checked_out(commit, repository),
     ):
@@ -346,5 +347,5 @@ def test_installed_packages_are_found_in_a_folder_or_a_virtual_environment(tmp_p
     assert installed(plain) == (str(plain),)
     assert installed(environment) == (str(packages),)
     assert imported(Side("x", load(None, {}), installed(environment)), "mylock") == "7"
-    with pytest.raises(UsageError, match="holds no Python package"):
+    with pytest.raises(UsageError, match="contains no Python package"):
         installed(tmp_path / "nowhere")

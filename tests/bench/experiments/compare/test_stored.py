@@ -57,7 +57,7 @@ def test_a_place_is_a_result_or_a_folder_of_them_oldest_first(tmp_path: Path) ->
 
 
 def test_what_holds_no_run_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="holds no result"):
+    with pytest.raises(UsageError, match="contains no result"):
         read_series(tmp_path)
     other = store(tmp_path / "other", {"schema_version": 1, "kind": "gate", "started_at": "x"})
     with pytest.raises(UsageError, match="is not a result of lockbench run"):
@@ -126,7 +126,7 @@ def test_a_variable_that_is_no_setting_is_refused() -> None:
 
 
 def test_a_series_must_be_of_one_thing() -> None:
-    with pytest.raises(UsageError, match="the runs in a are not of one thing: users 64 → 9"):
+    with pytest.raises(UsageError, match="the runs in a have different settings: users 64 → 9"):
         alike([[result(), result(users=9)], [result()]], ["a", "b"], ())
 
 
@@ -134,7 +134,7 @@ def test_a_run_is_not_compared_with_itself_nor_counted_twice() -> None:
     one = result()
     other = result()
     for series in ([[one], [one]], [[one, one], [other]]):
-        with pytest.raises(UsageError, match=rf"run {one['id']} is there twice"):
+        with pytest.raises(UsageError, match=rf"run {one['id']} was given twice"):
             alike(series, ["a", "b"], ())
 
 
@@ -165,7 +165,7 @@ def test_a_stored_run_and_one_made_now_are_never_compared(tmp_path: Path) -> Non
     place = store(tmp_path / "run", result())
     (tmp_path / "mine.toml").write_text("users = 3\n", encoding="utf-8")
     given = [read_named(str(place), tmp_path), read_named(str(tmp_path / "mine.toml"), tmp_path)]
-    with pytest.raises(UsageError, match="no fair comparison"):
+    with pytest.raises(UsageError, match="do not compare fairly"):
         is_stored(given)
     assert is_stored(given[:1])
     assert not is_stored(given[1:])
@@ -174,7 +174,7 @@ def test_a_stored_run_and_one_made_now_are_never_compared(tmp_path: Path) -> Non
 def test_what_is_stored_is_not_run_again_on_other_hosts(tmp_path: Path) -> None:
     words = [str(store(tmp_path / name, result())) for name in ("a", "b")]
     with pytest.raises(
-        UsageError, match="option --expect-workers: what is stored is not run again"
+        UsageError, match="option --expect-workers: stored results are not run again"
     ):
         COMPARE.command().main([*words, "--expect-workers", "2"], standalone_mode=False)
 

@@ -114,18 +114,24 @@ def test_a_scenario_brings_its_callers_hold_and_servers(said: Said) -> None:
         (["--latency", "2"], "'--latency': '2' is not a duration"),
         (
             ["--target", "redis://127.0.0.1:1", "--instances", "3"],
-            "3 is more than the 1 that --target names",
+            "3 is more than 1, the number of servers",
         ),
         (["--latency", "5s"], "5s is not between 0 and 1s"),
-        (["--target", "redis://127.0.0.1:1", "--latency", "2ms"], "no fsync latency is added"),
+        (
+            ["--target", "redis://127.0.0.1:1", "--latency", "2ms"],
+            "fsync latency can only be added",
+        ),
         (["--target", "127.0.0.1:1"], "'--target': "),
         (
             ["--target", "redis://127.0.0.1:1", "--disk", "."],
-            "options --server and --disk are for servers of our own",
+            "options --server and --disk are for servers that lockbench starts",
         ),
         (["--duration", "nan"], "nan"),
         (["--disk", "nowhere"], "nowhere is not a folder"),
-        (["--allow-config"], "for servers that are not ours: name them with --target"),
+        (
+            ["--allow-config"],
+            "only for servers that lockbench did not start: name them with --target",
+        ),
     ],
 )
 def test_what_is_wrong_is_refused_in_one_sentence(
@@ -149,7 +155,7 @@ def test_a_target_that_is_dead_is_named_and_no_option_advised_that_there_is_not(
 
 def test_the_planner_writes_its_page_or_says_what_it_needs(said: Said) -> None:
     assert execute(["planner"]) == 3
-    assert "there is no result of lockbench fsync" in said().err
+    assert "results/ has no result of lockbench fsync" in said().err
     speed = stored("fsync", "speed")
     losses = stored("crash", "losses")
     assert execute(["planner", "--costs", speed, "--crash", losses, "--html", "page.html"]) == 0
@@ -159,7 +165,7 @@ def test_the_planner_writes_its_page_or_says_what_it_needs(said: Said) -> None:
         "RECOMMENDED   appendfsync everysec, and start a crashed server only when your \n"
     )
     assert "made of" in text
-    assert "another machine than this one, so measure anew here" in " ".join(text.split())
+    assert "this is another machine, so measure again here" in " ".join(text.split())
     assert "a crash" in page
 
 
@@ -191,9 +197,7 @@ def test_figures_of_another_machine_are_called_so() -> None:
         machine_text(here, here)
         == f"measured on {here.cpu_model}, {here.cores} cores, kernel {here.kernel}"
     )
-    assert machine_text(there, here).endswith(
-        ": another machine than this one, so measure anew here"
-    )
+    assert machine_text(there, here).endswith(": this is another machine, so measure again here")
 
 
 @pytest.mark.parametrize(
@@ -217,16 +221,16 @@ def test_figures_of_another_machine_are_called_so() -> None:
                     "reasons": [],
                 },
             },
-            "the losses of 2026-11-22 say INTERRUPTED: interrupted: groups of cuts",
+            "the verdict of the losses of 2026-11-22 is INTERRUPTED: interrupted: groups of cuts",
         ),
-        ({"environment__cpu_model": "a toaster"}, "of two machines: cpu_model"),
-        ({"environment__kernel": "2.6.9"}, "of two machines: kernel"),
+        ({"environment__cpu_model": "a toaster"}, "come from two machines: cpu_model"),
+        ({"environment__kernel": "2.6.9"}, "come from two machines: kernel"),
         ({"fleet__server__version": "8.4.0"}, "the losses are those of redis 8.4.0"),
         (
             {"started_at": "2019-01-01T00:00:00Z"},
             "days lie between the speed (2026-11-22) and the losses (2019-01-01)",
         ),
-        ({"started_at": "yesterday"}, "started_at 'yesterday' is no moment"),
+        ({"started_at": "yesterday"}, "started_at 'yesterday' is not a point in time"),
     ],
 )
 def test_losses_that_do_not_belong_to_the_speed_are_refused(
@@ -248,7 +252,7 @@ def test_losses_that_do_not_belong_to_the_speed_are_refused(
 
 def test_without_losses_nothing_is_recommended(said: Said) -> None:
     assert execute(["planner", "--costs", stored("fsync", "results/speed")]) == 4
-    assert said().out.startswith("NOT KNOWN   nothing is recommended yet")
+    assert said().out.startswith("NOT KNOWN   no recommendation yet")
 
 
 def test_a_report_finds_the_crash_result_beside_or_says_what_to_type(said: Said) -> None:

@@ -155,7 +155,7 @@ def test_a_ledger_that_misses_the_sync_makes_the_loss_a_violation(kind) -> None:
     )
     assert (verdict, reason) == (
         VIOLATED,
-        "40 acknowledged locks were lost without a sync in flight",
+        "40 acknowledged locks were lost although no sync was in flight",
     )
     assert (
         judge_loss([cut(crash(kind=kind)), cut(crash(kind=kind), 40, ledger=SYNCING)])[0]

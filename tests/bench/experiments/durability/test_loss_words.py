@@ -88,7 +88,7 @@ def test_what_is_lost_what_is_kept_and_who_got_a_lock_twice() -> None:
     assert "3 everysec power cut 1 280/400 0/400 0/800 0.02 2.05" in lines
     assert "3 none kill -9 1 0/400 0/400 2.10 –" in lines
     text = " ".join(lines)
-    assert "in 20 of 40 crashes, which lost up to 14 locks" in text
+    assert "in 20 of 40 crashes; these crashes lost up to 14 locks" in text
     assert (
         "always no acknowledged lock lost, 0 of 1,600 locks granted twice (20 crashes; 95 % sure: "
         "fewer than 1 crash in 6)" in text
@@ -152,7 +152,7 @@ def test_the_first_screen_of_the_page_answers() -> None:
         "What to do",
         "lockbench planner",
         "What was not measured",
-        "a slower disk than this one",
+        "a disk slower than this one",
         "<h2>Granted twice, restarted at once",
         "<h2>In words",
     )

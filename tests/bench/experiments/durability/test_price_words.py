@@ -117,7 +117,7 @@ def test_a_planners_page_of_figures_in_doubt_says_so_and_is_not_green() -> None:
     doubtful = planner_sheet(replace(good, planner=replace(good.planner, warnings=("few cuts",))))
     assert (doubtful.verdict, doubtful.style) == ("NOT KNOWN", DOUBTFUL)
     assert ("because", "few cuts") in [(line.label, line.text) for line in doubtful.lines]
-    assert planner_sheet(result(crash=False)).style == DOUBTFUL, "nothing is recommended yet"
+    assert planner_sheet(result(crash=False)).style == DOUBTFUL, "no recommendation yet"
 
 
 def test_words_that_nobody_explains_are_not_used() -> None:
@@ -156,7 +156,7 @@ def test_the_picture_of_the_planner_draws_price_against_loss() -> None:
     good = result()
     drawn = choice_figure(plan_page(good.rows, crash_of(*CRASHES), 10_000))
     assert drawn is not None
-    assert drawn.title.startswith("2 of 3 ways granted no lock twice")
+    assert drawn.title.startswith("2 of 3 choices granted no lock twice")
     assert drawn.svg.count('class="tick good"') == 2, "a green tick where no lock was granted twice"
     assert ">3 %</text>" in drawn.svg, "12 of 400"
     assert ">10.2</text>" in drawn.svg

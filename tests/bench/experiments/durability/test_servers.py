@@ -43,7 +43,7 @@ def test_permission_is_needed_unless_every_server_has_the_one_policy_that_is_mea
     if not needed:
         UserServers(URLS, wanted, allow_config=False).close()
         return
-    with pytest.raises(UsageError, match="allow it with --allow-config"):
+    with pytest.raises(UsageError, match="allow the change with --allow-config"):
         UserServers(URLS, wanted, allow_config=False)
 
 

@@ -1,4 +1,4 @@
-"""A visit's counters: a server that did not live through the load takes the cell with it; a silent
+"""A visit's counters: a server that did not survive the load takes the cell with it; a silent
 one does not."""
 
 from typing import Any
@@ -31,9 +31,7 @@ def test_what_servers_did_is_the_difference() -> None:
 
 @pytest.mark.parametrize("after", [snapshot(None, 2, "connection refused"), snapshot(info("b"), 2)])
 def test_a_server_that_did_not_live_through_the_load_is_named(after: InfoSnapshot) -> None:
-    with pytest.raises(
-        EnvironmentNotReadyError, match="127.0.0.1:7000 did not live through the load"
-    ):
+    with pytest.raises(EnvironmentNotReadyError, match="127.0.0.1:7000 did not survive the load"):
         servers_did([snapshot(info(), 0)], [after])
 
 
