@@ -55,14 +55,17 @@ BOUNDS = tuple(bound_ns / NS_PER_S for bound_ns in BOUNDS_NS)
 HISTOGRAMS = {
     "redlock.acquire.duration": ("s", "from asking until acquire returned"),
     "redlock.acquire.attempts": ("{attempt}", "rounds one acquire took"),
-    "redlock.release.duration": ("s", "from sending a release until it returned"),
-    "redlock.extend.duration": ("s", "from sending an extension until it returned"),
-    "redlock.hold.duration": ("s", "from the grant until the release is sent"),
+    "redlock.release.duration": ("s", "time from sending a release until it returned"),
+    "redlock.extend.duration": ("s", "time from sending an extension until it returned"),
+    "redlock.hold.duration": ("s", "time from the grant until the release is sent"),
     "redlock.vote.margin": (
         "{vote}",
-        "granted votes − quorum, once the round has closed; of observed attempts",
+        "granted votes − quorum at the end of the round; only observed attempts",
     ),
-    "db.client.operation.duration": ("s", "an instance's answer to a SET; of observed attempts"),
+    "db.client.operation.duration": (
+        "s",
+        "time of an instance's answer to a SET; if observed",
+    ),
 }
 COUNTERS = {
     "redlock.acquire.outcomes": ("{acquire}", "acquires that returned"),
@@ -75,18 +78,21 @@ COUNTERS = {
     "redlock.instance.reconnects": ("{connection}", "connections made anew"),
 }
 GAUGES = {
-    "redlock.leases.held": ("{lease}", "leases that are valid and not given back"),
+    "redlock.leases.held": ("{lease}", "leases that are valid and not released"),
     "redlock.leases.overdue": (
         "{lease}",
-        "leases that ran out without being given back, for up to an hour",
+        "leases that expired without a release, for up to an hour",
     ),
     "redlock.callers.waiting": (
         "{caller}",
-        "callers that have asked for a lease and not got it yet",
+        "callers that wait for a lease",
     ),
     "redlock.quorum.size": ("{instance}", "votes that win"),
-    "redlock.instance.voting": ("{instance}", "1 while it votes, else 0"),
-    "redlock.instance.abstaining": ("{instance}", "1 while it must not vote: may have forgotten"),
+    "redlock.instance.voting": ("{instance}", "1 while the instance votes, else 0"),
+    "redlock.instance.abstaining": (
+        "{instance}",
+        "1 while it must abstain: it may have forgotten locks",
+    ),
 }
 
 # The usual errors have a series from the beginning. If a series began with its first error, no rate

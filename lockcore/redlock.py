@@ -111,9 +111,9 @@ def _dropped(driver: GreenletDriver | ThreadDriver | AsyncDriver) -> None:
     # The garbage collector calls this function, so the warning cannot name a line of the user's
     # code.
     warnings.warn(
-        f"a Redlock on {where} was dropped without close(), and is closed now; its leases last "
-        "until their TTL ends. Call close() when you are done with it, or connect it in a `with` "
-        "(`async with`) statement",
+        f"a Redlock on {where} was dropped without close(). It is closed now, and its leases last "
+        "until their TTL ends. Call close() when you no longer need it, or connect it in a "
+        "`with` (`async with`) statement",
         ResourceWarning,
         stacklevel=1,
     )
@@ -339,7 +339,7 @@ class Redlock(_AnyRedlock["GreenletDriver | ThreadDriver"]):
             try:
                 self.try_release(lease)
             except Exception as failed:  # noqa: BLE001 - it must not hide what the body raised
-                raised.add_note(f"the lease on {resource!r} was not given back: {failed}")
+                raised.add_note(f"the lease on {resource!r} was not released: {failed}")
             raise
         self.release(lease)
 
@@ -450,7 +450,7 @@ class AsyncRedlock(_AnyRedlock["AsyncDriver"]):
             try:
                 await self.try_release(lease)
             except Exception as failed:  # noqa: BLE001 - as in Redlock.hold
-                raised.add_note(f"the lease on {resource!r} was not given back: {failed}")
+                raised.add_note(f"the lease on {resource!r} was not released: {failed}")
             raise
         await self.release(lease)
 

@@ -216,7 +216,7 @@ class Settings:
         if ttl_ms > self.max_ttl_ms:
             raise ValueError(
                 f"ttl_ms {ttl_ms} is above the fleet's max_ttl_ms {self.max_ttl_ms}: restarted "
-                "instances abstain only that long; raise max_ttl_ms for every client of the fleet"
+                "instances abstain only for max_ttl_ms; raise it for every client of the fleet"
             )
         self._check_validity("ttl_ms", ttl_ms)
 

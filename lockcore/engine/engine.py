@@ -254,7 +254,7 @@ class Engine(RoundEngine):
         except ProtocolError:
             raise
         except Exception as error:
-            text = f"{pipe.address} sent what could not be read ({type(error).__name__}: {error})"
+            text = f"{pipe.address} sent unreadable bytes ({type(error).__name__}: {error})"
             raise ProtocolError(text) from error
         # A retry that is due leaves with the callers that this reply wakes (see `next_tick_ns`).
         if self.turns.parked.next_ns <= now_ns:

@@ -27,7 +27,7 @@ from lockcore.unraised import is_its_own, show_unraised
 # traceback would keep alive every frame that it went through.
 _dropped: list[str] = []
 RAISED = (
-    "lockcore: an observer raised; its note of one operation is lost, the lock goes on "
+    "lockcore: an observer raised; its record of one operation is lost, and the lock continues "
     "(printed once)"
 )
 

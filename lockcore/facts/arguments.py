@@ -51,7 +51,7 @@ def check_acquire(resource: object, ttl_ms: object, wait_ms: object) -> None:
     """Check the arguments of an acquire. The engine checks whether the fleet grants the TTL."""
     if not isinstance(resource, str) or not resource:
         kind = ValueError if isinstance(resource, str) else TypeError
-        raise kind(f"resource must be a text that is not empty, not {resource!r}")
+        raise kind(f"resource must be a non-empty text, not {resource!r}")
     check_whole("ttl_ms", ttl_ms, 1, A_DAY_MS)
     check_number("wait_ms", wait_ms, 0, A_DAY_MS)
 

@@ -36,7 +36,7 @@ LONGEST_STATISTICS: Final = 1 << 15  # bytes
 SAME_START_S = 1.0
 
 SWAPPED = "databases were swapped"
-MUST_EXPIRE = "locks it may have forgotten must expire first"
+MUST_EXPIRE = "locks that it may have forgotten must expire first"
 
 
 class State(Enum):
@@ -62,16 +62,16 @@ class IdentityKind(Enum):
 
 
 NO_IDENTITY = (
-    "neither run_id nor master_replid nor process_id with uptime_in_seconds, so a restart could "
-    "not be noticed"
+    "neither run_id nor master_replid nor process_id with uptime_in_seconds, so a restart would "
+    "stay unnoticed"
 )
 MEANINGS = {
     IdentityKind.RUN_ID: "every restart is noticed",
-    IdentityKind.REPLICATION_ID: "no run_id: a restart is noticed by the new master_replid; "
-    "a first replica changes it, too, and costs max_ttl without its vote",
-    IdentityKind.PROCESS: "neither run_id nor master_replid: a restart is noticed by another "
-    "process_id or start time, not one within a second with the same number; the same server "
-    "given twice is not noticed",
+    IdentityKind.REPLICATION_ID: "no run_id: a new master_replid shows a restart; "
+    "the first replica changes it, too, and the instance then has no vote for max_ttl",
+    IdentityKind.PROCESS: "neither run_id nor master_replid: another process_id or "
+    "start time shows a restart, except a restart within a second with the same number; a server "
+    "given twice stays unnoticed",
 }
 
 

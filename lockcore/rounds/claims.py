@@ -106,13 +106,13 @@ class Claims:
     def claim(self, resource: str, number: int) -> bytes:
         """Key and owner token of attempt `number`, encoded as in every command (commands.py)."""
         if not isinstance(resource, str) or not resource:
-            raise ValueError(f"resource must be a text that is not empty, not {resource!r}")
+            raise ValueError(f"resource must be a non-empty text, not {resource!r}")
         try:
             key = resource.encode()
         except UnicodeEncodeError:
             # The text has only one half of a surrogate pair.
             raise ValueError(
-                f"resource must be a text that UTF-8 can carry, not {resource!r}"
+                f"resource must be a text that UTF-8 can encode, not {resource!r}"
             ) from None
         length = len(key)
         head = self._heads[length] if length < _LENGTHS else self._head(length)

@@ -198,7 +198,7 @@ class Pipeline(InstancePipe):
                     oldest.dissolve()
                 return
         if not self.pending:
-            raise ProtocolError(f"{self.address} sent a reply nobody asked for")
+            raise ProtocolError(f"{self.address} sent a reply without a request")
         awaited = self.pending.popleft()
         self.awaited -= 1
         if isinstance(awaited, InFlight):
@@ -218,7 +218,7 @@ class Pipeline(InstancePipe):
     def over_size(self) -> str:
         """The reason if it lags by unanswered commands or untaken bytes, or "" if it does not."""
         if self.awaited > self._cap.operations:
-            return f"{self.awaited:,} commands not answered, more than {self._cap.operations:,}"
+            return f"{self.awaited:,} unanswered commands, more than {self._cap.operations:,}"
         if self.backlog > self._cap.bytes:
             return f"{self.backlog:,} bytes not taken, more than {self._cap.bytes:,}"
         return ""
@@ -226,7 +226,7 @@ class Pipeline(InstancePipe):
     def over_age(self, now_ns: int) -> str:
         """The reason if it lags by the age of its oldest command, or "" if it does not."""
         if self.pending and self.pending[0].started_ns < now_ns - self.lag_ns:
-            return f"{self.awaited:,} commands not answered for {self.lag_ns / NS_PER_MS:g} ms"
+            return f"{self.awaited:,} commands unanswered for {self.lag_ns / NS_PER_MS:g} ms"
         return ""
 
     def is_silent(self, now_ns: int, limit_ns: int) -> bool:

@@ -201,8 +201,7 @@ class Replies:
         self._pushes += 1
         if self._pushes > MOST_UNASKED:
             raise ProtocolError(
-                f"{self._address} sent more than {MOST_UNASKED} pushes at once that nobody asked "
-                "for"
+                f"{self._address} sent more than {MOST_UNASKED} unrequested pushes at once"
             )
 
     def _value_of(self, reply: bytes) -> object:
@@ -218,8 +217,8 @@ class Replies:
             ) from error
         if value is NOT_YET or parser.has_data():
             raise ProtocolError(
-                f"{self._address} does not speak RESP2 or RESP3: it says where a reply ends in two "
-                "ways"
+                f"{self._address} does not speak RESP2 or RESP3: it gives two different ends of "
+                "one reply"
             )
         return value
 

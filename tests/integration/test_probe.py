@@ -203,7 +203,7 @@ def test_names_that_a_user_may_not_touch_are_refused_before_any_load(
 
 
 def test_a_user_without_a_password_is_told_apart_from_a_wrong_one(fleet: Fleet) -> None:
-    with pytest.raises(EnvironmentNotReadyError, match="its URL has a user and no password"):
+    with pytest.raises(EnvironmentNotReadyError, match="its URL has a user but no password"):
         inspect([fleet.urls[0].replace("//", "//bob@")])
 
 
@@ -222,7 +222,7 @@ def test_wrong_or_missing_passwords_are_said_without_showing_them(user: str) -> 
 def test_a_database_that_is_not_there_is_said(fleet: Fleet) -> None:
     with pytest.raises(
         EnvironmentNotReadyError,
-        match=r"\(it has no database of that number; name a database it has\)",
+        match=r"\(it has no database with that number; name a database it has\)",
     ):
         inspect([fleet.urls[0] + "/99"])
 
@@ -242,12 +242,12 @@ def test_tls_works_and_its_failures_are_said(
         for url, why in (
             (
                 f"rediss://:{SECRET}@{HOST}:{secure.number}",
-                "the TLS handshake failed: its certificate is of an unknown CA .*ssl_ca_certs=FILE",
+                "handshake failed: its certificate comes from an unknown CA .*ssl_ca_certs=FILE",
             ),
             (f"redis://:{SECRET}@{HOST}:{secure.number}", "it speaks TLS; use rediss://"),
             (
                 f"rediss://:{SECRET}@{HOST}:{fleet.instances[0].port}",
-                "it speaks plain Redis and no TLS; use redis://",
+                "it speaks plain Redis without TLS; use redis://",
             ),
         ):
             with pytest.raises(EnvironmentNotReadyError, match=why) as failed:
@@ -282,7 +282,7 @@ def test_a_server_of_another_kind_is_said_to_be_one() -> None:
         thread.start()
         with pytest.raises(
             EnvironmentNotReadyError,
-            match="it speaks HTTP and not the Redis protocol; mend its port",
+            match="it speaks HTTP instead of the Redis protocol; mend its port",
         ):
             inspect([f"redis://127.0.0.1:{listener.getsockname()[1]}"])
         listener.shutdown(socket.SHUT_RDWR)

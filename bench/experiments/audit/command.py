@@ -32,20 +32,20 @@ def _schedules() -> Iterable[str]:
     "libraries",
     metavar="L",
     multiple=True,
-    help="only libraries with L in their name (repeatable)",
+    help="only libraries with L in the name (repeatable)",
 )
 @click.option(
     *("--schedule", "schedules"),
     metavar="S",
     type=Offered(_schedules),
     multiple=True,
-    help="only this schedule (repeatable); a wrong name lists all schedules",
+    help="only this schedule (repeatable); an unknown name lists all schedules",
 )
 @click.option(
     "--drivers",
     metavar="FOLDER",
     type=PLACE,
-    help="also the libraries of FOLDER/libraries.toml, with the drivers in FOLDER",
+    help="add the libraries of FOLDER/libraries.toml, with the drivers in FOLDER",
 )
 @click.option("--quick", is_flag=True, help="play each schedule once")
 @experiment_options("audit")

@@ -47,8 +47,8 @@ def read_libraries(folder: Path = HERE) -> list[LibraryEntry]:
         ]
     except (OSError, TypeError, ValueError) as error:
         raise UsageError(
-            f"{folder / TABLE} is not a table of libraries ({error}); name the folder of one with "
-            "--drivers"
+            f"{folder / TABLE} is not a table of libraries ({error}); give a folder with a valid "
+            "table as --drivers"
         ) from None
 
 

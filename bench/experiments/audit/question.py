@@ -29,7 +29,9 @@ AUDIT = Question(
         "lockbench audit --quick",
         "lockbench audit --library redis-py --schedule body-without-lock",
     ),
-    note="Libraries are installed below .peers, each in an environment of its own; that takes "
-    "minutes, once. "
-    "Servers are started on loopback and stopped; --quick takes five minutes or more.",
+    note=(
+        "Libraries are installed below .peers, each in its own environment. That takes minutes, "
+        "once. lockbench starts servers on loopback and stops them; --quick takes five minutes or "
+        "more."
+    ),
 )

@@ -33,8 +33,8 @@ class MissingLibrary(Section, frozen=True, kw_only=True):
 class AuditConditions(Section, frozen=True, kw_only=True):
     """The conditions under which all schedules were played."""
 
-    held: Annotated[Count, says("plays of a schedule that held each time")] = 1
-    repeats: Annotated[Count, says("of a schedule that went wrong")]
+    held: Annotated[Count, says("number of plays of a schedule that held each time")] = 1
+    repeats: Annotated[Count, says("number of plays of a schedule that went wrong")]
 
 
 class AuditResult(Document, frozen=True, kw_only=True):
@@ -45,7 +45,9 @@ class AuditResult(Document, frozen=True, kw_only=True):
     conditions: Annotated[AuditConditions, says("under which all was played")]
     schedules: Annotated[tuple[AuditedSchedule, ...], says("what was played")]
     libraries: Annotated[
-        tuple[Library, ...], says("who was there, lockcore and the controls included")
+        tuple[Library, ...], says("the libraries that took part, with lockcore and the controls")
     ]
-    absent: Annotated[tuple[MissingLibrary, ...], says("who could not be had, and why")]
+    absent: Annotated[
+        tuple[MissingLibrary, ...], says("the libraries that could not take part, and why")
+    ]
     cells: Annotated[tuple[JudgedRow, ...], says("what came of it")]

@@ -40,8 +40,8 @@ def sheet(result: AuditResult, place: str = "") -> Sheet:
     held = counted(conditions.held, "time")
     repeats = counted(conditions.repeats, "time")
     about = (
-        f"what holds played {held}, what went wrong {repeats}",
-        f"{server.name} {server.version}, own servers on loopback",
+        f"each schedule was played {held}, or {repeats} if it went wrong",
+        f"{server.name} {server.version}, servers started on loopback",
         *made(result),
     )
     return sheet_of(
@@ -93,10 +93,10 @@ def _lines(result: AuditResult) -> Iterator[Sentence]:
     for library, schedules in broken.items():
         yield to_do(f"{library}: guard against {', '.join(schedules)}", "avoid")
     if held := [name for name in _libraries(result) if name not in broken]:
-        yield to_do(f"of these locks, nothing here broke {', '.join(held)}", "choose")
-    yield to_do("lockbench judge mine.py asks the same of your own lock")
+        yield to_do(f"the tested schedules broke none of these locks: {', '.join(held)}", "choose")
+    yield to_do("lockbench judge mine.py tests your own lock in the same way")
     often = percent(1 - UNSEEN ** (1 / result.conditions.held), 0)
-    rare = f"faults that come in less than {often} of plays: they are missed with a chance of 5 %"
+    rare = f"faults in less than {often} of plays: each is missed with a chance of 5 %"
     yield not_measured(f"{rare} or more")
     yield from (not_measured(f"{one.name}: {one.reason}") for one in result.absent)
 

@@ -68,12 +68,12 @@ _PROXY = (
     "this looks like a proxy, or the command is renamed there; give the address of the server "
     "itself"
 )
-_LOG = "look into the log of the server"
+_LOG = "read the log of the server"
 _CREDENTIALS = "write redis://user:password@host:port"
 _NAME = "mend the host's name"
-_ROUTE = "mend the address, or the network between"
-_OTHER_NAME = "use a name that it is for, or ?ssl_check_hostname=false"
-_RIGHT = "give the user the right to write to it, or its folder"
+_ROUTE = "correct the address, or repair the network in between"
+_OTHER_NAME = "use a name or address from the certificate, or ?ssl_check_hostname=false"
+_RIGHT = "allow the user to write to it, or to its folder"
 _PORT = "mend its port"
 _UNKNOWN = r"reply .*(?:unknown (?:sub)?|unsupported )command\W*"
 _TLS = "the TLS handshake failed: "
@@ -83,7 +83,7 @@ _TLS = "the TLS handshake failed: "
 # the key prefix. `{line}` is the first line that the peer sent.
 FAILURES: dict[str, Failure] = {
     r"reply (?:\w+ )?DENIED": Failure(
-        "it is in protected mode and takes connections of its own host only",
+        "it is in protected mode and accepts only connections from its own host",
         "set a password there (requirepass), or turn protected-mode off, and bind it to this "
         "network",
     ),
@@ -92,7 +92,7 @@ FAILURES: dict[str, Failure] = {
     ),
     "reply .*(?:without any password configured|no password is set)": Failure(
         "its URL has a password, and the server has none",
-        "take it out of the URL",
+        "remove the password from the URL",
         InstanceRefusedError,
     ),
     r"reply \w*NoPermissionError .*run the '([\w|]+)' command": Failure(
@@ -111,22 +111,22 @@ FAILURES: dict[str, Failure] = {
         InstanceRefusedError,
     ),
     "reply LoneAuthenticationError": Failure(
-        "its URL has a user and no password, and the server refuses that",
+        "its URL has a user but no password, and the server refuses that",
         _CREDENTIALS,
         InstanceRefusedError,
     ),
     "reply AuthenticationError": Failure(
         "wrong user name or password",
-        "mend them in the URL of this instance",
+        "correct them in the URL of this instance",
         InstanceRefusedError,
     ),
     # A server quotes the arguments of an unknown command, and these may be the arguments of AUTH.
     rf"{_UNKNOWN}AUTH\b": Failure(
         "it does not know the command AUTH",
-        "take user name and password out of its URL, or give the address of the server itself",
+        "remove user name and password from its URL, or give the address of the server itself",
     ),
     rf"{_UNKNOWN}INFO\b": Failure(
-        "it does not know the command INFO, so nobody can tell one server from another",
+        "it does not know the command INFO, so servers cannot be told apart",
         _PROXY,
         InstanceRefusedError,
     ),
@@ -135,23 +135,25 @@ FAILURES: dict[str, Failure] = {
     ),
     _UNKNOWN: Failure("it does not know a command of the handshake", _PROXY),
     "reply .*(?:db index|invalid db)": Failure(
-        "it has no database of that number", "name a database it has", InstanceRefusedError
+        "it has no database with that number", "name a database it has", InstanceRefusedError
     ),
     "reply .*not allowed in cluster mode": CLUSTER,
     r"reply (?:\w*BusyLoadingError|\w+ loading )": Failure(
         "it is still loading its data", "wait until it is ready"
     ),
     r"reply \w+ busy ": Failure(
-        "a script runs there and keeps it busy", "wait until it ends, or stop it with SCRIPT KILL"
+        "a script is running there and keeps it busy",
+        "wait until it ends, or stop it with SCRIPT KILL",
     ),
     "reply .*max number of clients": Failure(
-        "it has as many clients as it allows", "raise its maxclients, or close some of them"
+        "it has reached its maximum number of clients",
+        "raise its maxclients, or close some clients",
     ),
     r"reply \w*MasterDownError": Failure("it is a replica whose primary is down", _INDEPENDENT),
     # The numbers behind `certificate` are those of OpenSSL's X509_V_ERR_….
     "certificate 9 ": Failure(
         f"{_TLS}its certificate is not valid yet",
-        "mend the clock of this machine, or the certificate",
+        "correct the clock of this machine, or the certificate",
         InstanceRefusedError,
     ),
     "certificate 10 ": Failure(
@@ -164,52 +166,54 @@ FAILURES: dict[str, Failure] = {
         f"{_TLS}its certificate is for another address", _OTHER_NAME, InstanceRefusedError
     ),
     "certificate (?:2|18|19|20|21) (.*)": Failure(
-        f"{_TLS}its certificate is of an unknown CA ({{0}})",
-        "name the file of that CA with ?ssl_ca_certs=FILE",
+        f"{_TLS}its certificate comes from an unknown CA ({{0}})",
+        "give the file of that CA with ?ssl_ca_certs=FILE",
         InstanceRefusedError,
     ),
     # Errors of OpenSSL's strict mode, which Python uses from 3.13 on.
     "certificate (?:8[0-9]|9[0-4]) (.*)": Failure(
-        f"{_TLS}its certificate or that of its CA breaks RFC 5280 ({{0}})",
-        "make that certificate anew; Python demands this from 3.13 on",
+        f"{_TLS}its certificate, or that of its CA, breaks RFC 5280 ({{0}})",
+        "create a new certificate; Python requires this from 3.13 on",
         InstanceRefusedError,
     ),
     "certificate": Failure(
         f"{_TLS}its certificate cannot be verified", "mend it", InstanceRefusedError
     ),
-    "plain": Failure("it speaks plain Redis and no TLS", "use redis:// instead of rediss://"),
+    "plain": Failure("it speaks plain Redis without TLS", "use redis:// instead of rediss://"),
     "alert .*UNKNOWN_CA": Failure(
         "the server does not trust our certificate",
-        "give one of a CA that it trusts with ?ssl_certfile=FILE and ?ssl_keyfile=FILE",
+        "give one from a CA that it trusts with ?ssl_certfile=FILE and ?ssl_keyfile=FILE",
         InstanceRefusedError,
     ),
     "alert .*(?:CERTIFICATE_REQUIRED|ALERT_BAD_CERTIFICATE|ALERT_HANDSHAKE_FAILURE"
     "|PEER_DID_NOT_RETURN)": Failure(
-        "the server asks for a certificate of ours",
+        "the server requires a client certificate",
         "give one with ?ssl_certfile=FILE and ?ssl_keyfile=FILE",
         InstanceRefusedError,
     ),
     "alert .*(?:PROTOCOL_VERSION|UNSUPPORTED_VERSION|UNSUPPORTED_PROTOCOL|NO_SHARED_CIPHER"
     "|NO_PROTOCOLS)": Failure(
         "server and client have no version of TLS or no cipher in common",
-        "mend ?ssl_min_version and ?ssl_ciphers, or the server's",
+        "change ?ssl_min_version and ?ssl_ciphers, or the settings of the server",
         InstanceRefusedError,
     ),
     "handshake (.*)": Failure(f"{_TLS}{{0}}", _LOG),
-    "name UnicodeError": Failure("the name of its host cannot be a host's name", _NAME),
+    "name UnicodeError": Failure("the name of its host is not a valid host name", _NAME),
     f"name {socket.EAI_AGAIN} ": Failure(
-        "the resolver does not answer for the name of its host", "mend the host's name, or DNS"
+        "the resolver does not answer a query for the name of its host",
+        "correct the host's name, or repair DNS",
     ),
     "name .*%": Failure(
-        "this machine has no interface of that zone, or the address takes none",
-        "a zone is for fe80:: addresses and names an interface here, [fe80::1%eth0]",
+        "this machine has no interface of that zone, or the address takes no zone",
+        "only fe80:: addresses have a zone, which names an interface here: [fe80::1%eth0]",
     ),
     "name": Failure("the name of its host is not known", _NAME),
-    "network ECONNREFUSED": Failure("connection refused", "start it, or mend its port"),
+    "network ECONNREFUSED": Failure("connection refused", "start it, or correct its port"),
     "network EHOSTUNREACH": Failure("there is no route to its host", _ROUTE),
     "network ENETUNREACH": Failure("there is no route to its network", _ROUTE),
     "network EADDRNOTAVAIL": Failure(
-        "this machine has no address or no port left for it", "mend the address, or close sockets"
+        "this machine has no address or no port left for it",
+        "correct the address, or close sockets",
     ),
     "network EACCES": Failure("this machine's firewall forbids the connection", "allow it"),
     "network EINVAL": Failure(
@@ -217,45 +221,45 @@ FAILURES: dict[str, Failure] = {
         "an fe80:: address needs its interface, [fe80::1%eth0]",
     ),
     "network ETIMEDOUT": Failure(
-        "nobody answers at its address", "start it, mend the address, or open the firewall between"
+        "nobody answers at its address",
+        "start it, correct the address, or open the firewall in between",
     ),
-    "path ENOENT": Failure("there is no such socket", "start the server, or mend the path"),
+    "path ENOENT": Failure("there is no such socket", "start the server, or correct the path"),
     "path ENOTDIR": Failure("there is no such socket", "mend the path"),
     "path ECONNREFUSED": Failure(
         "nobody listens on this socket",
-        "start the server; what is there is a file it left, or none",
+        "start the server; the path is a left-over file, or not a socket",
     ),
     "path (?:EACCES|EPERM)": Failure("this user may not use the socket", _RIGHT),
     "path EAGAIN": Failure("its queue of connections is full", "is it stopped or overloaded?"),
-    "path (?:ENOTSOCK|EPROTOTYPE)": Failure("this path is no socket of a server", "mend the path"),
+    "path (?:ENOTSOCK|EPROTOTYPE)": Failure("this path is not a server's socket", "mend the path"),
     "(?:path|network) E[MN]FILE": Failure(
-        "this process has no file descriptor left", "raise the limit (ulimit -n)"
+        "this process has no free file descriptor", "raise the limit (ulimit -n)"
     ),
     "silence BEGUN": Failure(
-        "it began to answer and did not end in time", "is it busy? Then try later"
+        "it began to answer but did not finish in time", "is it busy? Then try later"
     ),
     "silence REDIS": Failure(
-        "it answers PING, but not what it was asked", "is it busy? Then try later"
+        "it answers PING, but not the next command", "is it busy? Then try later"
     ),
-    "silence$": Failure("nothing was heard in time", "is it up, and no firewall between?"),
+    "silence$": Failure("nothing was heard in time", "is it up, and is no firewall between?"),
     "speech TLS": Failure("it speaks TLS", "use rediss:// instead of redis://"),
-    "speech (HTTP|SSH)": Failure("it speaks {0} and not the Redis protocol", _PORT),
-    "speech OTHER": Failure("it does not speak the Redis protocol: it begins with {line}", _PORT),
+    "speech (HTTP|SSH)": Failure("it speaks {0} instead of the Redis protocol", _PORT),
+    "speech OTHER": Failure("it does not speak the Redis protocol: it sent {line}", _PORT),
     "speech HANGS_UP": Failure(
-        "it accepts connections and closes them without a word",
-        "nothing may run behind this port (a proxy, a port forward): start what is behind it",
+        "it accepts connections and closes them without an answer",
+        "perhaps nothing runs behind this port (a proxy, a port forward): start what is behind it",
     ),
     "speech SILENT": Failure(
-        "it accepts connections and says nothing",
-        "is the server stopped, overloaded, or behind a proxy that has lost it?",
+        "it accepts connections but sends nothing",
+        "is the server stopped or overloaded, or has a proxy in front lost it?",
     ),
-    "end REDIS": Failure(
-        "it answers PING, and closes the connection when it is asked for more", _PROXY
-    ),
+    "end REDIS": Failure("it answers PING, but closes the connection at the next command", _PROXY),
     "end": Failure(
-        "it closed the connection in the handshake", "is it up, and is something behind this port?"
+        "it closed the connection during the handshake",
+        "is it running, and is there a server behind this port?",
     ),
-    "nonsense": Failure("it answers the handshake, and not as Redis does", _PROXY),
+    "nonsense": Failure("it answers the handshake, but not like Redis", _PROXY),
 }
 
 
@@ -402,7 +406,7 @@ def _of_files(target: InstanceTarget) -> Failure | None:
             if text := options.get(option):
                 context.load_verify_locations(**{argument: text})
         except (OSError, ValueError):
-            cause = f"its option {option} holds no certificate"
+            cause = f"its option {option} contains no certificate"
             return Failure(cause, "give it certificates in PEM", InstanceRefusedError)
     try:
         if certificate := options.get("ssl_certfile"):

@@ -308,7 +308,7 @@ def _take_over(connection: Any) -> _socket.socket:
     deadline_socket: DeadlineSocket | None = getattr(connection, "_sock", None)
     if deadline_socket is None:
         raise RuntimeError(
-            "this version of redis-py has no Connection._sock; install one that lockbench asks for"
+            "this version of redis-py has no Connection._sock; install one that lockbench supports"
         )
     sock = deadline_socket.inner
     # A unix socket does not have these options.

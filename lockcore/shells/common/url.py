@@ -26,7 +26,7 @@ _PLACE = re.compile(
     r"(?::(?P<port>[^:]*))?"
 )
 _BARE_6 = re.compile(r"[0-9a-fA-F]*:[0-9a-fA-F]*:[0-9a-fA-F:.]*(%[\w.%-]+)?(:\d+)?")
-_IN_BRACKETS = "an IPv6 address stands between [ and ], as in redis://[::1]:6379"
+_IN_BRACKETS = "an IPv6 address needs brackets, as in redis://[::1]:6379"
 _ENCODE = "percent-encode the special characters of its user name and password"
 _CURE = "use redis://host:port (TLS: rediss) or unix://path"
 
@@ -102,7 +102,7 @@ def _chosen(values: Mapping[str, OptionValue]) -> Callable[[str], OptionValue]:
 
 
 _TEXT = Option()
-_FLAGS = Option("names of ssl.VerifyFlags with commas between them", _verify_flags)
+_FLAGS = Option("names of ssl.VerifyFlags, separated by commas", _verify_flags)
 _CHECKS = ("none", "optional", "required")
 READ: Mapping[str, Option] = {
     "db": Option("a whole number", lambda text: int(_matching("[0-9]{1,9}")(text))),
@@ -129,7 +129,7 @@ READ: Mapping[str, Option] = {
     "ssl_min_version": Option(
         "1.2 or 1.3", _chosen({"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3})
     ),
-    "ssl_ciphers": Option("a list of ciphers as OpenSSL writes it", _ciphers),
+    "ssl_ciphers": Option("a list of ciphers in the format of OpenSSL", _ciphers),
     "ssl_include_verify_flags": _FLAGS,
     "ssl_exclude_verify_flags": _FLAGS,
 }
@@ -156,12 +156,10 @@ IGNORED = (
 
 # Options that other clients know, and what to do instead.
 REFUSED: Mapping[str, str] = {
-    "ssl|tls": "write rediss:// for TLS, redis:// for none",
-    "ssl_.*ocsp.*": "lockcore does not check OCSP; leave it out, and know that nobody does",
+    "ssl|tls": "write rediss:// with TLS, redis:// without",
+    "ssl_.*ocsp.*": "lockcore does not check OCSP, and no other part does; leave the option out",
     "host|port|path|unix_socket_path": "write it in front of the question mark: redis://host:port",
-    ".*sentinel.*|(master|service)_name": (
-        "Redlock needs the instances themselves, not a Sentinel"
-    ),
+    ".*sentinel.*|(master|service)_name": "Redlock needs the instances themselves, not a Sentinel",
 }
 
 
@@ -187,11 +185,11 @@ def address_of(url: object) -> Address:
     try:
         if not isinstance(url, str) or not mark:
             raise ValueError(_CURE)
-        _require(r"\S*", scheme, "a space or a line break stands before its ://; take it out")
+        _require(r"\S*", scheme, "there is a space or a line break before its ://; remove it")
         _require(
             "(?i)(?!.*(sentinel|cluster)).*",
             scheme,
-            "Redlock needs independent instances; name each by redis://host:port",
+            "Redlock needs independent instances; name each one as redis://host:port",
         )
         if transport is None:
             raise ValueError(f"lockcore knows no {scheme[:30]}://; {_CURE}")
@@ -206,7 +204,9 @@ def address_of(url: object) -> Address:
         place, where = read(after, netloc, path)
         options, ignored = _read_options(query, transport)
         if "db" in where and options.get("db", where["db"]) != where["db"]:
-            raise ValueError("it names two databases, after the slash and by ?db=; leave one out")
+            raise ValueError(
+                "it names two databases, one after the slash and one in ?db=; leave one out"
+            )
         user, _, password = netloc.rpartition("@")[0].partition(":")
         named = {"username": unquote(user), "password": unquote(password)}
         credentials = {name: value for name, value in named.items() if value}
@@ -224,12 +224,12 @@ def _require(pattern: str, text: str, sentence: str) -> None:
 
 
 def _tcp(after: str, netloc: str, path: str) -> tuple[str, UrlOptions]:
-    _require(r"[^\x00-\x1f\x7f]*", after, "it has a control character in it; percent-encode it")
+    _require(r"[^\x00-\x1f\x7f]*", after, "it contains a control character; percent-encode it")
     _require("[^@]*", after[len(netloc) :], _ENCODE)
     place = netloc.rpartition("@")[2]
     if _BARE_6.fullmatch(place):
         raise ValueError(_IN_BRACKETS)
-    _require("(?!:[^@]*$).*", netloc, "it names no host; behind a password there is an @")
+    _require("(?!:[^@]*$).*", netloc, "it names no host; the host follows the @ after the password")
     _require("[^,]*", place, "it names several instances; give each a URL of its own")
     match = _PLACE.fullmatch(place)
     if match is None:
@@ -239,7 +239,7 @@ def _tcp(after: str, netloc: str, path: str) -> tuple[str, UrlOptions]:
         host = match["address"] + re.sub("^%25", "%", match["zone"] or "")
     else:
         host = unquote(match["name"]) or "localhost"
-        _require(r"[\w.-]{1,253}", host, "its host is not a name or an address")
+        _require(r"[\w.-]{1,253}", host, "its host is neither a name nor an address")
         _require(
             r"([^.]{1,63}\.)*[^.]{0,63}",
             host,
@@ -260,16 +260,17 @@ def _unix(after: str, netloc: str, path: str) -> tuple[str, UrlOptions]:
     if netloc and "@" not in netloc:
         _require("[^@]*", after, _ENCODE)
     path = unquote(path)
-    _require(".+", path, "it names no socket; write unix:///path/of/it.sock")
+    _require(".+", path, "it names no socket; write unix:///path/to/server.sock")
     _require(
         "|.*@.*",
         netloc,
-        "the path of a socket begins with a slash: three of them in all, unix:///path/of/it.sock",
+        "the path of a socket begins with a slash, so there are three slashes: "
+        "unix:///path/to/server.sock",
     )
-    _require(r"[^\0]*", path, "the path of its socket has a NUL in it")
+    _require(r"[^\0]*", path, "the path of its socket contains a NUL character")
     if len(os.fsencode(path)) > LONGEST_SOCKET_PATH:
         raise ValueError(
-            f"the path of its socket is longer than {LONGEST_SOCKET_PATH} bytes; use a shorter one"
+            f"the path of its socket is longer than {LONGEST_SOCKET_PATH} bytes; use a shorter path"
         )
     return path, {"path": path}
 
@@ -287,13 +288,13 @@ def _read_options(
         if name in values:
             raise ValueError(f"option {name} is given twice; leave one out")
         if name in IGNORED:
-            ignored[f"option {name} of the URL is ignored: lockcore decides it"] = None
+            ignored[f"option {name} of the URL is ignored, because lockcore sets it itself"] = None
             continue
         if name not in READ:
             raise ValueError(f"it has an unknown option{_meant(name)}")
         if name.startswith("ssl") and transport is not Transport.TLS:
             raise ValueError(
-                f"option {name} is for TLS, and this URL does not ask for it; write rediss://"
+                f"option {name} is for TLS, but this URL does not use TLS; write rediss://"
             )
         if not text:
             raise ValueError(f"option {name} has no value")
@@ -303,7 +304,9 @@ def _read_options(
         except (ValueError, LookupError, ssl.SSLError):
             raise ValueError(f"option {name} must be {option.meaning}") from None
     if "ssl_keyfile" in values and "ssl_certfile" not in values:
-        raise ValueError("option ssl_keyfile needs ssl_certfile, the certificate of that key")
+        raise ValueError(
+            "option ssl_keyfile needs option ssl_certfile with the certificate of that key"
+        )
     return values, tuple(ignored)
 
 
@@ -312,7 +315,7 @@ def _meant(name: str) -> str:
 
     The name is left out if it may be a part of a password.
     """
-    readme = "; the README lists those that are understood"
+    readme = "; the README lists the supported options"
     if not re.fullmatch(r"[a-z]+(_[a-z]+)*", name, re.IGNORECASE) or len(name) > 40:
         return readme
     best = difflib.get_close_matches(name.lower(), [*READ, *IGNORED], n=1, cutoff=0.6)

@@ -105,7 +105,7 @@ def test_a_server_that_lacks_a_field_leaves_only_that_unknown() -> None:
         ),
         (
             replying({**PONG, "INFO": None}),
-            "it answers PING, and closes the connection .*; this looks like a proxy",
+            "it answers PING, but closes the connection .*; this looks like a proxy",
         ),
         (
             replying(
@@ -119,14 +119,14 @@ def test_a_server_that_lacks_a_field_leaves_only_that_unknown() -> None:
         ),
         (
             replying({}, b":1\r\n"),
-            "it answers the handshake, and not as Redis does; this looks like a proxy",
+            "it answers the handshake, but not like Redis; this looks like a proxy",
         ),
         (
             reset,
-            "it accepts connections and closes them without a word; nothing may run "
+            "it accepts connections and closes them without an answer; perhaps nothing runs "
             "behind this port",
         ),
-        (http, "it speaks HTTP and not the Redis protocol; mend its port"),
+        (http, "it speaks HTTP instead of the Redis protocol; mend its port"),
     ],
     ids=["INFO unknown", "hangs up at INFO", "Sentinel", "nonsense", "dead port", "HTTP"],
 )

@@ -393,7 +393,7 @@ def test_what_a_body_raises_is_not_hidden_by_a_lease_that_cannot_be_given_back(
     with pytest.raises(error) as raised:
         body()
     said = (
-        "the lease on 'stock' was not given back: all instances: not connected: this Redlock "
+        "the lease on 'stock' was not released: all instances: not connected: this Redlock "
         "is closed"
     )
     assert raised.value.__notes__ == [said]

@@ -127,7 +127,7 @@ def test_a_stopped_instance_is_left_alone_and_joins_again_clean(
         lease = lock.acquire("held", TTL_MS)
         assert cycle(lock, "before") < SOON_S
         shell.until(lambda: states(lock)[0] == "lagging", "the lag to be noticed")
-        assert "not answered" in lock.instances[0].reason
+        assert "unanswered" in lock.instances[0].reason
         commands = lock.instances[0].commands
         other = lock.acquire("after", TTL_MS)
         assert (other.tally.absent, other.tally.silent) == (1, 0)

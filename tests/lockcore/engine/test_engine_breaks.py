@@ -153,6 +153,6 @@ def test_a_reply_nobody_asked_for_is_an_error(data: bytes, company: int) -> None
     for number in range(company):
         fleet.begin(f"r{number}")
     fleet.flush()
-    with pytest.raises(ProtocolError, match="host:7001 sent a reply nobody asked for"):
+    with pytest.raises(ProtocolError, match="host:7001 sent a reply without a request"):
         fleet.engine.received(1, OK * company + data, fleet.now_ns)
     assert fleet.engine.members.status()[1].pending == 0

@@ -157,7 +157,7 @@ def test_an_error_while_an_answer_is_handled_is_that_instances_too(
     with monkeypatch.context() as struck:
         struck.setattr(ReleaseRound, "judge", lambda self: next(iter(())))
         with pytest.raises(
-            ProtocolError, match=r"host:7000 sent what could not be read \(StopIteration"
+            ProtocolError, match=r"host:7000 sent bytes that lockcore cannot read \(StopIteration"
         ):
             fleet.reply(0, ZERO)
     fleet.detach(0)

@@ -117,7 +117,7 @@ def test_a_flood_of_pushes_that_must_be_parsed_ends_its_connection_and_no_vote_o
     for _ in range(2):
         at_once(fleet, 0, some)
     with pytest.raises(
-        ProtocolError, match=r"host:7000 sent more than 256 pushes at once that nobody asked for"
+        ProtocolError, match=r"host:7000 sent more than 256 unrequested pushes at once"
     ):
         at_once(fleet, 0, some + push)
     fleet.detach(0, "protocol error")

@@ -157,7 +157,7 @@ def test_a_folder_without_a_table_of_libraries_is_refused(tmp_path: Path) -> Non
     for text in ("", "no table", "connect = 1", '["x"]\nkind = "cobol"'):
         if text:
             (tmp_path / "libraries.toml").write_text(text, "utf-8")
-        with pytest.raises(UsageError, match="name the folder of one with --drivers"):
+        with pytest.raises(UsageError, match="give a folder with a valid table as --drivers"):
             read_libraries(tmp_path)
 
 

@@ -52,16 +52,16 @@ def refusal(url: str, timeout_s: float = 2.0) -> InstanceError:
     [
         (
             reset,
-            "it accepts connections and closes them without a word; nothing may run "
+            "it accepts connections and closes them without an answer; perhaps nothing runs "
             "behind this port",
         ),
         (
             lambda _peer: None,
-            "it accepts connections and closes them without a word; nothing may run behind",
+            "it accepts connections and closes them without an answer; perhaps nothing runs behind",
         ),
         (
             replying({**PONG, "INFO": None}),
-            "it answers PING, and closes the connection .*; this looks like a proxy",
+            "it answers PING, but closes the connection .*; this looks like a proxy",
         ),
         (
             replying({"INFO": UNKNOWN.format("info", "").encode()}),
@@ -93,7 +93,7 @@ def refusal(url: str, timeout_s: float = 2.0) -> InstanceError:
         ),
         (
             replying({"INFO": b"-ERR max number of clients reached\r\n"}),
-            "as many clients as it allows; raise its maxcl",
+            "its maximum number of clients; raise its maxcl",
         ),
         (
             replying({"INFO": b"-NOPERM User x has no permissions to run the 'info' command\r\n"}),
@@ -101,20 +101,20 @@ def refusal(url: str, timeout_s: float = 2.0) -> InstanceError:
         ),
         (
             replying({"INFO": b"-STRANGE \x1b[31mred\x07 text.\r\n"}),
-            r"it answered: STRANGE \?\[31mred\? text; look",
+            r"it answered: STRANGE \?\[31mred\? text; read",
         ),
         (
             replying({"INFO": b":1\r\n"}),
-            "it answers the handshake, and not as Redis does; this looks like a proxy",
+            "it answers the handshake, but not like Redis; this looks like a proxy",
         ),
-        (http, "it speaks HTTP and not the Redis protocol; mend its port"),
+        (http, "it speaks HTTP instead of the Redis protocol; mend its port"),
         (
             banner(b"SSH-2.0-OpenSSH_9.2\r\n"),
-            "it speaks SSH and not the Redis protocol; mend its port",
+            "it speaks SSH instead of the Redis protocol; mend its port",
         ),
         (
             banner(b"220 mail\x1b[2J ready\r\n"),
-            r"it begins with '220 mail\\x1b\[2J ready'; mend its port",
+            r"it sent '220 mail\\x1b\[2J ready'; mend its port",
         ),
     ],
 )
@@ -136,9 +136,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("patient")
 @pytest.mark.parametrize("serve", [denied, denied_and_reset, denied_unless_asked])
 def test_protected_mode_is_named_in_every_race(serve: Serve) -> None:
-    says = (
-        "it is in protected mode and takes connections of its own host only; set a password there"
-    )
+    says = "it is in protected mode and accepts only connections from its own host; set a password"
     with listening(serve) as port:
         for _ in range(15):
             assert refusal(f"redis://{HOST}:{port}").detail.startswith(says)
@@ -149,7 +147,7 @@ def test_silence_is_no_evidence_of_anything() -> None:
         plain = refusal(f"redis://{HOST}:{port}", 0.1)
         secure = refusal(f"rediss://{HOST}:{port}", 0.1)
     for error in (plain, secure):
-        assert error.detail.startswith("it accepts connections and says nothing; ")
+        assert error.detail.startswith("it accepts connections but sends nothing; ")
         assert "TLS" not in error.detail
 
 
@@ -162,7 +160,7 @@ def test_an_address_where_nobody_accepts_is_not_said_to_accept() -> None:
             waiting.setblocking(False)
             waiting.connect_ex((HOST, port))
         error = refusal(f"redis://{HOST}:{port}", 0.2)
-    assert error.detail == "nothing was heard in time; is it up, and no firewall between?"
+    assert error.detail == "nothing was heard in time; is it up, and is no firewall between?"
 
 
 @pytest.mark.parametrize(
@@ -170,16 +168,16 @@ def test_an_address_where_nobody_accepts_is_not_said_to_accept() -> None:
     [
         (
             "-WRONGPASS invalid username-password pair or user is disabled.",
-            "wrong user name or password; mend them",
+            "wrong user name or password; correct them",
         ),
-        ("-ERR invalid password", "wrong user name or password; mend them"),
+        ("-ERR invalid password", "wrong user name or password; correct them"),
         (
             "-ERR AUTH <password> called without any password configured for the default user",
-            "the server has none; take",
+            "the server has none; remove",
         ),
         (
             "-ERR Client sent AUTH, but no password is set",
-            "its URL has a password, and the server has none; take it out",
+            "its URL has a password, and the server has none; remove the password",
         ),
         (
             "-ERR unknown command 'AUTH', with args beginning with: 'ann' 'PASSWORD' ",
@@ -187,9 +185,9 @@ def test_an_address_where_nobody_accepts_is_not_said_to_accept() -> None:
         ),
         (
             "-BUSY Redis is busy running a script. You can only call SCRIPT KILL",
-            "a script runs there and keeps it busy;",
+            "a script is running there and keeps it busy;",
         ),
-        ("-ERR something about PASSWORD here", "it answered with the error ERR; look into the log"),
+        ("-ERR something about PASSWORD here", "it answered with the error ERR; read the log"),
     ],
 )
 @pytest.mark.parametrize(
@@ -213,8 +211,8 @@ def test_a_peer_s_first_line_is_not_quoted_if_it_has_the_password(password: str)
     with listening(banner(f"220 mail or what? AUTH ann {password}\r\n".encode())) as port:
         error = refusal(f"redis://ann:{password}@{HOST}:{port}")
     assert error.detail == (
-        "it does not speak the Redis protocol: it begins with a text that is not shown, because it "
-        "contains a secret; mend its port"
+        "it does not speak the Redis protocol: it sent a text that is not shown, "
+        "because it contains a secret; mend its port"
     )
 
 
@@ -233,7 +231,7 @@ def test_a_database_is_selected_after_a_sentinel_is_recognised() -> None:
 def test_a_port_and_a_name_that_are_not_there() -> None:
     port = KeptPort()
     assert (
-        "connection refused; start it, or mend its port"
+        "connection refused; start it, or correct its port"
         in refusal(f"redis://{HOST}:{port.number}").detail
     )
     port.release()
@@ -251,7 +249,7 @@ def test_a_unix_socket_that_cannot_be_used(tmp_path: Path) -> None:
     with closing(socket.socket(socket.AF_UNIX)) as bound:
         bound.bind(str(left))
     assert (
-        "there is no such socket; start the server, or mend the path"
+        "there is no such socket; start the server, or correct the path"
         in refusal(f"unix://{missing}").detail
     )
     assert "nobody listens on this socket; start the server" in refusal(f"unix://{plain}").detail
@@ -307,40 +305,40 @@ def test_plain_is_advised_where_the_peer_answers_ping_in_the_clear() -> None:
     for serve in (replying(PONG), replying({"PING": b"-NOAUTH Authentication required.\r\n"})):
         with listening(serve) as port:
             detail = refusal(f"rediss://{HOST}:{port}", 0.5).detail
-            assert detail == "it speaks plain Redis and no TLS; use redis:// instead of rediss://"
+            assert detail == "it speaks plain Redis without TLS; use redis:// instead of rediss://"
 
 
 @pytest.mark.usefixtures("patient")
 def test_plain_is_advised_where_the_peer_refuses_in_the_clear() -> None:
     with listening(denied) as port:
         detail = refusal(f"rediss://{HOST}:{port}").detail
-        assert detail == "it speaks plain Redis and no TLS; use redis:// instead of rediss://"
+        assert detail == "it speaks plain Redis without TLS; use redis:// instead of rediss://"
 
 
 def test_what_is_wrong_with_a_certificate(made: Certificates) -> None:
     with secured(made) as port:
         unknown = refusal(f"rediss://{HOST}:{port}")
         assert isinstance(unknown, InstanceRefusedError)
-        assert "its certificate is of an unknown CA" in unknown.detail
+        assert "its certificate comes from an unknown CA" in unknown.detail
         assert "?ssl_ca_certs=FILE" in unknown.detail
         other = refusal(f"rediss://127.0.0.2:{port}?ssl_ca_certs={made.authority}")
         assert "connection refused" in other.detail or "for another" in other.detail
     with secured(made, ask_client=True) as port:
         asked = refusal(f"rediss://{HOST}:{port}?ssl_ca_certs={made.authority}")
-        assert "asks for a certificate of ours; give one with ?ssl_certfile=FILE" in asked.detail
+        assert "requires a client certificate; give one with ?ssl_certfile=FILE" in asked.detail
 
 
 @pytest.mark.parametrize(
     ("serve", "says"),
     [
-        (http, "it speaks HTTP and not the Redis protocol; mend its port"),
+        (http, "it speaks HTTP instead of the Redis protocol; mend its port"),
         (
             banner(b"SSH-2.0-OpenSSH_9.2\r\n"),
-            "it speaks SSH and not the Redis protocol; mend its port",
+            "it speaks SSH instead of the Redis protocol; mend its port",
         ),
         (
             banner(b"220 mail ready\r\n"),
-            "it does not speak the Redis protocol: it begins with '220 mail ready'; mend its port",
+            "it does not speak the Redis protocol: it sent '220 mail ready'; mend its port",
         ),
     ],
 )
@@ -352,8 +350,8 @@ def test_tls_to_a_peer_of_another_protocol_names_this_protocol(serve: Serve, say
 @pytest.mark.parametrize(
     ("alert", "says"),
     [
-        ("TLSV13_ALERT_CERTIFICATE_REQUIRED", "the server asks for a certificate of ours; "),
-        ("SSLV3_ALERT_BAD_CERTIFICATE", "the server asks for a certificate of ours; "),
+        ("TLSV13_ALERT_CERTIFICATE_REQUIRED", "the server requires a client certificate; "),
+        ("SSLV3_ALERT_BAD_CERTIFICATE", "the server requires a client certificate; "),
         ("TLSV1_ALERT_PROTOCOL_VERSION", "server and client have no version of TLS "),
         ("UNSUPPORTED_PROTOCOL", "server and client have no version of TLS "),
         ("SSLV3_ALERT_CERTIFICATE_EXPIRED", "the TLS handshake failed: sslv3 alert certificate ex"),
@@ -374,7 +372,7 @@ def test_an_authority_without_key_usage_is_called_that(tmp_path: Path) -> None:
     with secured(lax) as port:
         detail = refusal(f"rediss://{HOST}:{port}?ssl_ca_certs={lax.authority}").detail
     assert "breaks RFC 5280 (CA cert does not include key usage extension)" in detail
-    assert "make that certificate anew" in detail
+    assert "create a new certificate" in detail
 
 
 @pytest.mark.parametrize("option", ["ssl_ca_certs", "ssl_certfile", "ssl_ca_path"])
@@ -393,7 +391,7 @@ def test_a_file_without_a_certificate_is_named_with_its_option(
     (tmp_path / "empty.pem").write_text("nothing\n")
     with secured(made) as port:
         detail = refusal(f"rediss://{HOST}:{port}?ssl_ca_certs={tmp_path}/empty.pem").detail
-        assert "its option ssl_ca_certs holds no certificate" in detail
+        assert "its option ssl_ca_certs contains no certificate" in detail
         detail = refusal(f"rediss://{HOST}:{port}?ssl_certfile={tmp_path}/empty.pem").detail
         assert "ssl_certfile, ssl_keyfile and ssl_password do not fit together" in detail
 
@@ -410,8 +408,10 @@ def test_a_later_contact_does_not_look_closer() -> None:
 
     with listening(serve) as port:
         target = replace(target_of(f"redis://{HOST}:{port}", 2.0, ""), look_closer=False)
-        with pytest.raises(InstanceError, match="closed the connection in the handshake; is it up"):
+        with pytest.raises(
+            InstanceError, match="closed the connection during the handshake; is it running"
+        ):
             shake(target)
-        with pytest.raises(InstanceError, match="without a word"):
+        with pytest.raises(InstanceError, match="without an answer"):
             shake(replace(target, look_closer=True))
     assert len(seen) <= 1 + 3

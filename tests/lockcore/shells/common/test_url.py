@@ -42,19 +42,19 @@ def test_the_usual_schemes_are_read_without_regard_to_case(
     [
         (
             "redis-sentinel://host",
-            "Redlock needs independent instances; name each by redis://host:port",
+            "Redlock needs independent instances; name each one as redis://host:port",
         ),
         ("redis+cluster://host", "Redlock needs independent instances"),
         ("memcached://host", "lockcore knows no memcached://; use redis://host:port"),
         ("redis://a:1,b:2", "it names several instances; give each a URL of its own"),
-        ("redis://::1:7000", "an IPv6 address stands between [ and ]"),
-        ("redis://ann:pw@fe80::1%eth0", "an IPv6 address stands between [ and ]"),
-        (" redis://host", "a space or a line break stands before its ://; take it out"),
-        ("redis://1::2", "an IPv6 address stands between [ and ]"),
-        ("redis://[::1", "an IPv6 address stands between [ and ]"),
+        ("redis://::1:7000", "an IPv6 address needs brackets"),
+        ("redis://ann:pw@fe80::1%eth0", "an IPv6 address needs brackets"),
+        (" redis://host", "there is a space or a line break before its ://; remove it"),
+        ("redis://1::2", "an IPv6 address needs brackets"),
+        ("redis://[::1", "an IPv6 address needs brackets"),
         ("redis://" + "a" * 64, "longer than 63 letters"),
         ("redis://a..b", "a part of its host name is empty"),
-        ("redis://a b", "its host is not a name or an address"),
+        ("redis://a b", "its host is neither a name nor an address"),
         ("redis://host\n", "control character"),
         ("redis://host:0", "a port from 1 to 65535"),
         ("redis://host:6379x", "a port from 1 to 65535"),
@@ -64,13 +64,13 @@ def test_the_usual_schemes_are_read_without_regard_to_case(
         ("redis://host?db=-1", "option db must be a whole number"),
         (
             "redis://host?credential_provider=5",
-            "it has an unknown option, credential_provider; the README lists those",
+            "it has an unknown option, credential_provider; the README lists the supported",
         ),
         ("redis://host?retry=3", "it has an unknown option, retry; the README"),
-        ("redis://host?ssl=true", "write rediss:// for TLS"),
+        ("redis://host?ssl=true", "write rediss:// with TLS"),
         (
             "redis://host?ssl_cert_reqs=none",
-            "option ssl_cert_reqs is for TLS, and this URL does not ask for it",
+            "option ssl_cert_reqs is for TLS, but this URL does not use TLS",
         ),
         (
             "rediss://host?ssl_cert_reqs=never",
@@ -83,7 +83,7 @@ def test_the_usual_schemes_are_read_without_regard_to_case(
         ("rediss://host?ssl_min_version=0.9", "option ssl_min_version must be 1.2 or 1.3"),
         ("rediss://host?ssl_ciphers=nonsense", "option ssl_ciphers must be a list of ciphers"),
         ("rediss://host?ssl_include_verify_flags=X", "names of ssl.VerifyFlags"),
-        ("rediss://host?ssl_keyfile=/k", "option ssl_keyfile needs ssl_certfile"),
+        ("rediss://host?ssl_keyfile=/k", "option ssl_keyfile needs option ssl_certfile"),
         ("rediss://host?ssl_validate_ocsp=true", "lockcore does not check OCSP"),
         (
             "redis://host?socket_timeuot=1",
@@ -107,7 +107,7 @@ def test_what_cannot_be_used_is_refused_with_a_sentence_of_ours(url: str, says: 
 def test_an_option_without_effect_is_told_of(name: str) -> None:
     target = target_of(f"redis://host?{name}=50", 1.0, "")
     (sentence,) = target.ignored
-    assert sentence.startswith(f"option {name} of the URL is ignored: ")
+    assert sentence.startswith(f"option {name} of the URL is ignored, because ")
     assert name not in target.options or target.options[name] != "50"
 
 
