@@ -101,7 +101,7 @@ _hold = _p99("redlock.hold.duration", _CLASS)
 _WHOM = (
     lines(
         "Failed, by service",
-        "One slow service: its network or settings. All slow: the instances.",
+        "If one service fails: its network or settings. If all fail: the instances.",
         _failed(("job",)),
     ),
     lines(
@@ -163,7 +163,7 @@ _TROUBLES = (
     ),
     lines(
         "Votes",
-        "For observed attempts. Without a line, the instance was not asked.",
+        "Votes of observed attempts. Absent means that the instance was not asked.",
         _rate("redlock.votes", ("redlock_vote",)),
     ),
 )

@@ -170,7 +170,11 @@ class _AnyRedlock(Generic[D]):
         return self._driver.engine.retired or self._driver.engine.foreign
 
     def observe_every(self, every: int) -> None:
-        """Observe one acquire in `every` ≥ 1 from now on. Raises ValueError or TypeError."""
+        """Observe one acquire in `every` from now on.
+
+        `every` is a whole number from 1 to MOST_UNOBSERVED. Raises ValueError or TypeError for any
+        other value.
+        """
         check_whole("observe_every", every, 1, MOST_UNOBSERVED)
         self._driver.engine.observe_every = every
 

@@ -13,7 +13,10 @@ from bench.screen import note, say
 
 SAME = "as stored"
 OTHER = "NOT AS STORED"
-PARTED = "result.json and the kept record differ, so one of the two is damaged; make the run again"
+PARTED = (
+    "result.json and the kept record differ, so one of them was changed or is damaged; make the run "
+    "again"
+)
 
 
 def judge_again(places: Sequence[Path], *, quiet: bool = False) -> int:

@@ -54,9 +54,7 @@ def led(
             )
         return list(scenarios), None
     if any(scenario.processes > 1 for scenario in scenarios):
-        raise UsageError(
-            "with --expect-workers, the workers make all the load; leave --processes out"
-        )
+        raise UsageError("with --expect-workers, the workers make all the load; set --processes 1")
     bind = bind or ("*", PORT)
     from bench.hosts.share import budget_per_s
 

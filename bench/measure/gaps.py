@@ -11,7 +11,7 @@ Rules
   and latencies of such a run show the stop and not the lock. Below that share, the rates leave out
   the lost time.
 - An acquire touches a gap if it lasted into the gap. After a gap, the load process works off its
-  backlog for a while. So an acquire also touches the gap if it began after the gap, within a time
+  backlog for a while. So an acquire also touches the gap if it was due after the gap, within a time
   as long as the gap. An acquire that touches a gap says nothing about the lock. This rule covers
   the acquires of every process, because the stopped process may have held the lock.
 - If the kernel does not count waits for a core (no /proc/<pid>/schedstat), a wait looks like a
@@ -220,6 +220,6 @@ def gap_warnings(generator: GeneratorHealth) -> Iterator[str]:
         yield (
             f"a load process was away for {generator.gap_s:.2f} s of the window (stopped, "
             f"throttled or frozen). The rates exclude this time. {generator.gap_operations:,} "
-            f"acquires overlapped it ({generator.gap_failures:,} failed), and no limit fails "
+            f"acquires touched it ({generator.gap_failures:,} failed), and no limit fails "
             "because of them"
         )

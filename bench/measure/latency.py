@@ -102,7 +102,8 @@ class AllAcquires(Percentiles, frozen=True, kw_only=True):
     count: Annotated[Count, says("all acquires")]
     failed: Annotated[Count, says("acquires that did not get the lock")]
     infinite: Annotated[
-        tuple[Figure, ...], says("the percentiles that at least ten failed acquires reach")
+        tuple[Figure, ...],
+        says("percentiles that at least ten failed acquires reach, and max if one failed"),
     ]
 
     def value_of(self, name: str) -> object:

@@ -29,7 +29,7 @@ class Outcomes(Section, frozen=True, kw_only=True):
 
     acquired: Annotated[Count, says("got the lock", higher_is_better=True)] = 0
     contended: Annotated[Count, says("a quorum refused, because another caller holds the lock")] = 0
-    split_vote: Annotated[Count, says("a quorum answered, but no quorum granted or refused")] = 0
+    split_vote: Annotated[Count, says("grants and refusals made a quorum only together")] = 0
     unreachable: Annotated[Count, says("a quorum was impossible")] = 0
     too_late: Annotated[Count, says("a quorum granted, but no validity was left")] = 0
 
@@ -51,9 +51,9 @@ class OutcomeShares(Section, frozen=True, kw_only=True):
     contended: Annotated[
         Share | None, says("a quorum refused, because another caller holds the lock")
     ] = None
-    split_vote: Annotated[
-        Share | None, says("a quorum answered, but no quorum granted or refused")
-    ] = None
+    split_vote: Annotated[Share | None, says("grants and refusals made a quorum only together")] = (
+        None
+    )
     unreachable: Annotated[Share | None, says("a quorum was impossible")] = None
     too_late: Annotated[Share | None, says("a quorum granted, but no validity was left")] = None
 

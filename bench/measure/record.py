@@ -28,7 +28,7 @@ class OperationFacts(Section, frozen=True, kw_only=True):
     ] = 0
     start_ns: Annotated[int, says("when the caller called acquire")]
     attempt_ns: Annotated[
-        int, says("just before the first command of the last attempt was sent")
+        int, says("just before the first command of the last sent attempt; 0 if none was sent")
     ] = 0
     granted_ns: Annotated[int, says("the clock reading that the validity check used")] = 0
     valid_until_ns: Annotated[int, says("the end of the lease on our clock")] = 0
@@ -91,7 +91,7 @@ OUTCOMES = (
 OUTCOME_CODES: dict[str, int] = {name: code for code, name in enumerate(OUTCOMES)}
 
 # This bit of `outcome` says that the operation belongs to a reader. An operation without this bit
-# must not share the resource with readers.
+# must not share the resource with readers, nor with more than `capacity` - 1 other operations.
 READER = 1 << 16
 
 # `caller` = index of the worker × CALLERS_PER_WORKER + number of the caller in that worker.

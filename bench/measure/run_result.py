@@ -163,10 +163,11 @@ class GeneratorHealth(Section, frozen=True, kw_only=True):
     ]
     reason: Annotated[str | None, says("why the generator is not VALID; null if it is VALID")]
     gap_s: Annotated[
-        Amount, says("how long the load process with the longest absence was away in the window")
+        Amount, says("time away in the window of the load process that was away longest in total")
     ] = 0.0
     gap_operations: Annotated[
-        Count, says("acquires in the window that overlapped an absence of a load process")
+        Count,
+        says("acquires that an absence of a load process delayed, or that were due soon after it"),
     ] = 0
     gap_failures: Annotated[
         Count, says("failed acquires among gap_operations; no limit fails because of them")
@@ -264,7 +265,8 @@ class SafetyReport(Section, frozen=True):
         Share, says("share of the leases that were judged, chosen by resource; 1 means all")
     ] = 1.0
     upper_bound_95: Annotated[
-        Share | None, says("95 % sure: a smaller share is violated; null unless SAFE")
+        Share | None,
+        says("3 / tested_leases: 95 % sure, a smaller share is violated; null unless SAFE"),
     ] = None
     within_one_process: Annotated[
         bool,

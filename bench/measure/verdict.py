@@ -123,8 +123,8 @@ INVALID = Word(
     Kind.UNKNOWN,
     "invalid",
     4,
-    "A part of the load was missing or ended early, or the recipe raised in over 1 % of its "
-    "operations.",
+    "The load was not as requested, a part of it ended early, the machine was throttled or "
+    "suspended, or the recipe raised in over 1 % of its operations.",
     "The figures mean nothing. Repair the recipe, or repeat the run on a quieter machine.",
 )
 INCONCLUSIVE = Word(
@@ -156,7 +156,8 @@ SAFE = Word(
     Kind.GOOD,
     "pass",
     0,
-    f"At least {TESTED_LEAST} leases were tested, and there is no violation.",
+    f"At least {TESTED_LEAST} leases were tested (held while another attempt was sent), and there "
+    "is no violation.",
     "Fewer than 3 ÷ tested leases are violated, 95 % sure.",
 )
 NOT_TESTED = Word(
@@ -188,7 +189,8 @@ PASS = Word(
     Kind.GOOD,
     "pass",
     0,
-    "Pairs finished, and every interval ends within the tolerance. At most 5 of 100 are wrong.",
+    "Pairs finished, and every interval ends within the tolerance. At most 5 of 100 gates pass "
+    "wrongly.",
     "The candidate is not worse than the tolerance allows.",
 )
 AS_EXPECTED = Word(
@@ -220,7 +222,8 @@ NOT_KEPT = Word(
     Kind.BAD,
     "fail",
     1,
-    "Every probe missed, two at 1/s and three higher ones; or the target rate missed too often.",
+    "Every probe missed, two at 1/s and three at middle rates; or at least half of the probes "
+    "missed at a target that certainly does not hold.",
     "No rate holds, or your target rate does not hold.",
 )
 RECOMMENDED = Word(
@@ -286,7 +289,7 @@ def conclude(
 def word_of(command: str, verdict: Verdict) -> Word:
     """Return the word of a stored verdict.
 
-    If the verdict of an old result has no known word, the returned word is never good.
+    A verdict without a known `word`, such as that of an old result, never counts as good.
     """
     words = WORDS.get(command, ())
     text = verdict.word

@@ -81,7 +81,7 @@ class SetNxBlpop(_Woken):
     about = replace(
         SetNxLuaRecipe.about,
         how="like set-nx-lua, but waiting callers block in BLPOP on a list that a release fills",
-        flaw="none in the lock itself; one instance, and a release costs more though nobody waits",
+        flaw="none in the lock itself; one instance, and a release costs more even if nobody waits",
     )
 
     def give_back(self, lease: Lease) -> Outcome:
@@ -105,7 +105,7 @@ class SetNxPubsub(_Woken):
     about = replace(
         SetNxLuaRecipe.about,
         how="like set-nx-lua, but waiters subscribe to a channel; a release publishes to it",
-        flaw="none in the lock itself; a connection per waiter, and each release wakes all",
+        flaw="one instance, a connection per waiter, and each release wakes all; else none",
         channels=True,
     )
 

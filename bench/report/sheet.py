@@ -5,7 +5,7 @@ information alone. This module computes no figures. Source: rich; GitHub's Markd
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Literal, NamedTuple, TypeVar
@@ -106,7 +106,8 @@ class Part:
 
 
 Row = TypeVar("Row")
-# A column is the path of a field, or a head with a function that returns the text for a row.
+# A column is the path of a field, or a head with a function that returns the text for a row. The
+# column of a function is left-aligned if `words` has its head.
 Columns = Sequence[str | tuple[str, Callable[[Row], str]]]
 
 
@@ -117,14 +118,18 @@ def table_of(
     rows: Iterable[Row],
     columns: Columns[Row] = (),
     *,
+    words: Collection[str] = (),
     terms: Mapping[str, str] | None = None,
 ) -> Part:
     """Return the table of `rows`, which are sections of one `kind`.
 
-    `columns`: the columns (empty: all fields that are shown in tables).
+    `columns`: the columns (empty: all fields that are shown in tables). `words`: the heads of the
+    columns with a function whose texts are words.
     """
     shown = [
-        _column(field_at(kind, column)) if isinstance(column, str) else (*column, False)
+        _column(field_at(kind, column))
+        if isinstance(column, str)
+        else (*column, column[0] in words)
         for column in columns
     ] or [*map(_column, fields_in(kind, "table"))]
     return Part(

@@ -115,7 +115,7 @@ class Context(Section, frozen=True, kw_only=True):
     interrupted: bool = False
     # True if every caller could release its lease
     orderly: bool = True
-    # one sentence for each worker that ended early
+    # one sentence for each worker or Locust that ended early or did not end
     ended: tuple[str, ...] = ()
     # one sentence for each worker that a fault killed as ordered
     casualties: tuple[str, ...] = ()
@@ -351,7 +351,7 @@ def _circumstances(  # noqa: PLR0917 - the caller has read these already
     ended = (*context.ended, *context.casualties)
     missing = holes(reports, recorded, read_open(workdir), scenario.processes, "; ".join(ended))
     torn = torn_lost(workdir)
-    torn_note = [f"{torn:,} records of failed attempts are damaged"] if torn else []
+    torn_note = [f"{torn:,} rows of lost attempts are damaged or missing"] if torn else []
     reported = workers.added(report.misreports for report in reports)
     unsafe_recipe = None if about.safe else about.flaw
     return Circumstances(
@@ -437,8 +437,8 @@ def _warnings(
     yield from host_warnings(reports, clocks, evidence.scenario.processes)
     for name in workers.late_workers(evidence.workdir):
         yield (
-            f"a worker on {name} came after the run began and was sent away; until then, other "
-            "workers had fewer callers"
+            f"a worker on {name} came after the run began and was sent away; while it was "
+            "connected, other workers had fewer callers"
         )
     yield from evidence.timeline.absences(allowed=True)
     yield from evidence.limits.warnings()

@@ -104,7 +104,7 @@ class Servers:
         sentences = [
             f"{fact.address}: {warning}" for fact in self.facts for warning in fact.warnings
         ]
-        # lockbench and the scenario's faults configure our own servers, so they get no warnings.
+        # lockbench and the scenario's faults configure our own servers: their hazards are left out.
         if self.fleet is None:
             sentences += [
                 f"{fact.address}: {hazard}" for fact in self.facts for hazard in fact.hazards

@@ -559,7 +559,11 @@ def _load_contradictions(scenario: Scenario, keys: Collection[str]) -> Iterator[
         )
     for name in ("retry.window", "retry.attempts", "retry.unreachable"):
         if scenario.retry.policy == "none" and name in keys:
-            yield name, "retry.policy is none, so no acquire is tried again; remove one"
+            yield (
+                name,
+                f"retry.policy is none, so no acquire is tried again; remove {name}, or set "
+                "another policy",
+            )
     if scenario.skew.kind == "hot" and scenario.resources == 1:
         yield ("skew", "hot needs at least two resources; raise resources or write uniform")
     if scenario.skew.kind == "own" and scenario.resources < scenario.users:

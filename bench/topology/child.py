@@ -177,7 +177,7 @@ class Child:
         named = [line for line in lines if "Error" in line] or lines
         how = f"signal {-code}" if code and code < 0 else f"exit code {code}"
         return EnvironmentNotReadyError(
-            f"{self.name} ended early ({f'its last line: {named[-1]}' if named else how})"
+            f"{self.name} ended early ({f'its log says: {named[-1]}' if named else how})"
         )
 
     def leave(self) -> None:

@@ -136,7 +136,7 @@ def _faults() -> Iterator[Fact]:
     for kind, reason in reasons.items():
         if reason is not None:
             yield _fact(
-                f"fault: {kind}", "not here", f"{reason}; a run reports that it skips this fault"
+                f"fault: {kind}", "not here", f"{reason}; --allow-skipped runs without this fault"
             )
 
 

@@ -79,9 +79,7 @@ class Servant(Child):
                     pass
             except (EnvironmentNotReadyError, ValueError) as error:
                 # ValueError: the pipe was closed.
-                what = (
-                    f"the servers are stopped, or {self.name} was killed; start the servers again"
-                )
+                what = f"the servers are stopped, or the {self.name} was killed; start them again"
                 raise EnvironmentNotReadyError(what) from error
         if answer.error:
             raise EnvironmentNotReadyError(

@@ -45,8 +45,8 @@ def sentence_of(error: BaseException, stage: str = "") -> str:
 def place_of(error: BaseException) -> str:
     """Return the file and the line that raised `error`, as text.
 
-    Lines of lockbench itself are skipped. If the first remaining line is in another file, the text
-    names that line, too.
+    Lines of lockbench itself are skipped if there are other lines. If the first and the last
+    remaining line are in different files, the text names both.
     """
     frames = extract_tb(error.__traceback__)
     theirs = [frame for frame in frames if not frame.filename.startswith(_OURS)] or frames[-1:]

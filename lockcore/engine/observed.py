@@ -10,11 +10,12 @@ coroutine would cost 6,000 instructions a cycle. A call by name costs 400.
 An observer cannot make a caller lose a lease. If an observer raises, the exception is dropped.
 Python prints the first such exception of the process. But an interrupt may come while the observer
 runs: Ctrl-C, `sys.exit` in a signal handler, a killed greenlet, or a gevent.Timeout. Code cannot
-distinguish such an interrupt from the observer's own exception. So both reach the caller, as
-anywhere else in an operation, and a granted lease is released. Three kinds of exceptions cannot be
-interrupts, so they are dropped. The first two are asyncio's CancelledError and GeneratorExit, which
-come only to a suspended task or generator. The third kind is any exception outside the main thread,
-because only the main thread handles signals.
+distinguish such an interrupt from the observer's own exception. So a BaseException
+that may be an interrupt reaches the caller, as anywhere else in an operation, and a granted lease
+is released. All other exceptions are dropped. These are every `Exception`, and asyncio's
+CancelledError and GeneratorExit, which come only to a suspended task or generator. In the shell for
+threads they are also all exceptions outside the main thread, because only the main thread handles
+signals.
 """
 
 from collections.abc import Callable

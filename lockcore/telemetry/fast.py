@@ -3,7 +3,8 @@
 Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md. For this reason,
 hot paths avoid `suppress` and `pop`, which machine code looks up by name.
 
-Rules: every operation and its duration are counted (`Durations`). One cycle in `every` is a sample.
+Rules: every operation and its duration are counted (`Durations`). One operation in `every` is a
+sample, counted separately for acquires, for releases and for each outcome of a denied acquire.
 `pace` sets `every` by the rate of the last interval, so that there are about `PER_SECOND` samples a
 second. The sink records the duration of a sample in the caller's own context, so an exemplar
 belongs to the caller's span. This duration is not in `Durations`. There are no samples before the

@@ -81,7 +81,7 @@ def test_faults_strike_when_due_and_what_cannot_strike_is_said(
         assert (entry["skipped"], entry["failed"]) == (None, None)
         assert entry["begun_ns"] <= entry["in_force_ns"] <= entry["ended_ns"]
     assert skipped["begun_ns"] is None
-    assert skipped["skipped"].startswith("it needs root")
+    assert "needs root" in skipped["skipped"]
     assert f"the fault drop on instance:4 was skipped: {skipped['skipped']}" in " ".join(
         stdout.split()
     )
@@ -147,7 +147,7 @@ def test_servers_that_are_not_ours_are_left_alone(lockbench: Callable[..., Ended
         pids = [instance.pid for instance in fleet.instances]
         done = lockbench("run", *SHORT, *targets(fleet), "--fault", fault("kill", "100ms"))
         assert done.returncode == 2
-        assert "the fault kill on instance:0 cannot take place: it is not ours" in done.stderr
+        assert "the fault kill on instance:0 is not possible" in done.stderr
         assert fleet.exit_codes() == (None, None, None)
         assert [instance.pid for instance in fleet.instances] == pids
 

@@ -150,5 +150,5 @@ def test_a_row_that_comes_out_otherwise_is_told_by_the_exit_code(
     stored = read_result(tmp_path)
     assert [row["verdict"] for row in stored["rows"]] == [verdict]
     assert stored["verdict"]["reasons"][0].startswith(
-        f"{recipe}, planted: expected otherwise, seen "
+        f"{recipe}, planted: expected otherwise, but the result is "
     )

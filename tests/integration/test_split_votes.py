@@ -136,7 +136,7 @@ def test_a_contender_that_is_killed_ends_the_trial_in_one_sentence(
 
 def test_a_crew_without_servers_says_why(tmp_path: Path) -> None:
     with pytest.raises(
-        EnvironmentNotReadyError, match=r"contender 0 ended early \(its last line: .*refused"
+        EnvironmentNotReadyError, match=r"contender 0 ended early \(its log says: .*refused"
     ):
         Contenders(["redis://127.0.0.1:1"], 1, tmp_path, PREFIX, seed=1)
 

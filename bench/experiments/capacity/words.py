@@ -66,7 +66,10 @@ def sheet(result: CapacityResult, place: str = "") -> Sheet:
         swept = [
             (name, lambda point, name=name: point.variables[name]) for name in points[0].variables
         ]
-        parts = [table_of(CapacityPoint, "capacity", "", points, [*swept, *_POINTS])]
+        columns = [*swept, *_POINTS]
+        parts = [
+            table_of(CapacityPoint, "capacity", "", points, columns, words=points[0].variables)
+        ]
         best = max(points, key=lambda point: point.capacity.low or 0.0)
         keys = _keys(best, result)
         choice = f"{point_name(best.variables)} has the highest lower end, shown above"

@@ -55,7 +55,7 @@ def test_two_answers_that_came_at_once_are_heard_one_by_one() -> None:
     [
         (
             "raise SystemExit('no lock to be had')",
-            r"the worker ended early \(its last line: no lock to be had\)",
+            r"the worker ended early \(its log says: no lock to be had\)",
         ),
         ("raise SystemExit(7)", r"the worker ended early \(exit code 7\)"),
         ("import os; os.kill(os.getpid(), 9)", r"the worker ended early \(signal 9\)"),
@@ -79,7 +79,7 @@ def test_who_does_not_answer_is_given_up_on_and_ended() -> None:
 def test_one_that_has_ended_cannot_be_told() -> None:
     with python("raise SystemExit('gone')") as child:
         child.process.wait(DEADLINE_S)
-        with pytest.raises(EnvironmentNotReadyError, match="its last line: gone"):
+        with pytest.raises(EnvironmentNotReadyError, match="its log says: gone"):
             child.tell("go")
 
 
