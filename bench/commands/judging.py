@@ -14,8 +14,8 @@ from bench.screen import note, say
 SAME = "as stored"
 OTHER = "NOT AS STORED"
 PARTED = (
-    "result.json and the kept record differ, so one of them was changed or is damaged; make the run "
-    "again"
+    "result.json and the kept record differ, so one of them was changed or is damaged; make the "
+    "run again"
 )
 
 
