@@ -32,7 +32,7 @@ def test_the_expected_workers_are_the_processes_of_the_run(
     [
         (TARGETS, {"bind": ("10.0.0.9", 6000)}, "--expect-workers"),
         ({}, {"expect_workers": 2}, "--target"),
-        ({**TARGETS, "processes": 2}, {"expect_workers": 2}, "leave --processes out"),
+        ({**TARGETS, "processes": 2}, {"expect_workers": 2}, "set --processes 1"),
     ],
 )
 def test_what_cannot_be_led_is_refused(
