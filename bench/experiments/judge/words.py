@@ -48,10 +48,16 @@ ADVICE: Mapping[str, str] = {
     "DELIFEQ, or a script that compares",
     "paused-in-release": "compare and delete in one command: DELEX, DELIFEQ, or a script",
     "paused-holder": "let the release tell whether the lock was still yours, and check it",
+    "renewal": "renew at least three times in a TTL",
     "sigterm": "give the key a TTL in the command that makes it",
     "sigkill": "give the key a TTL in the command that makes it",
     "stopped": "give the key a TTL in the command that makes it",
     "network": "give the key a TTL in the command that makes it",
+    "failover": "grant a lock only with the votes of more than half of the servers",
+    **dict.fromkeys(
+        ("readonly", "out-of-memory", "loading", "busy"),
+        "treat an error of a server as a refusal, and never as a grant",
+    ),
     "script-flush": "on NOSCRIPT send the script again by EVAL",
     "late-set": "release also what was never granted: its SET may still arrive",
     "one-stopped": "give each server a short time-out of its own, and ask all of them at once",
@@ -169,7 +175,7 @@ def _parts(result: JudgeResult) -> Iterator[Part]:
 def _advice(result: JudgeResult) -> Iterator[Sentence]:
     """Yield the advice, with each sentence only once."""
     broken = [row for row in result.rows if row.verdict == "does not" and row.topic in ADVICE]
-    if not broken:
+    if result.verdict.status == words.HOLDS.status:
         yield to_do("keep it so: lockbench judge --quick --junit judge.xml in CI")
     for text in dict.fromkeys(ADVICE[row.topic] for row in broken):
         names = ", ".join(row.topic for row in broken if ADVICE[row.topic] == text)
@@ -182,8 +188,9 @@ def _limits(result: JudgeResult) -> Iterator[Sentence]:
         text = "a lease makes no key on these servers: the lock does not ask them"
         yield Sentence("warning", text)
     if result.chosen:
-        text = f"{', '.join(result.chosen)} and contention are the only rows that were played"
-        yield Sentence("warning", f"{text}; lockbench judge plays all")
+        names = ", ".join(row.topic for row in result.rows)
+        text = f"only these rows were played: {names}; lockbench judge plays all"
+        yield Sentence("warning", text)
     missing = [row for row in result.rows if row.verdict == "not applicable"]
     for reason in dict.fromkeys(row.happened for row in missing):
         names = ", ".join(row.topic for row in missing if row.happened == reason)

@@ -19,7 +19,12 @@ def judged(**verdicts: JudgedWord) -> JudgeResult:
     result = typed(read_result(path), JudgeResult)
     words = {name.replace("_", "-"): word for name, word in verdicts.items()}
     rows = tuple(
-        replace(row, verdict=words[row.topic], happened=STAYS, wrong=1)
+        replace(
+            row,
+            verdict=words[row.topic],
+            happened=STAYS,
+            wrong=int(words[row.topic] == "does not"),
+        )
         if row.topic in words
         else row
         for row in result.rows
@@ -46,6 +51,23 @@ def test_a_reason_in_the_table_is_not_said_again() -> None:
     result = judged(late_set="does not")
     assert f"late-set: {STAYS}" in result.verdict.reasons
     assert [line for line in sheet(result).lines if line.label == "because"] == []
+
+
+def test_only_a_lock_that_holds_is_to_be_kept_so() -> None:
+    def keeps(result: JudgeResult) -> bool:
+        return any("keep it so" in line.text for line in sheet(result).lines)
+
+    assert keeps(judged())
+    assert not keeps(judged(late_set="not known"))
+    assert not keeps(judged(renewal="does not"))
+
+
+def test_a_choice_of_rows_names_each_row_once() -> None:
+    result = judged()
+    rows = tuple(row for row in result.rows if row.topic in ("contention", "late-set"))
+    chosen = earned(replace(result, chosen=("contention", "late-set"), rows=rows))
+    (warning,) = (line.text for line in sheet(chosen).lines if line.label == "warning")
+    assert warning.startswith("only these rows were played: contention, late-set; lockbench judge")
 
 
 def test_rows_that_are_not_applicable_stand_together_by_reason() -> None:
