@@ -18,7 +18,7 @@ import psutil
 
 from bench.errors import EnvironmentNotReadyError
 from bench.experiments.judge.holders import HeldSpan, crowds, is_too_many
-from bench.experiments.judge.judge import AT_ONCE
+from bench.experiments.judge.judge import AT_ONCE, LEASES
 from bench.experiments.judge.library_stage import Stage
 from bench.experiments.judge.party import CutError, HangsError, Party
 from bench.experiments.judge.result import CourseStep, RowFigure
@@ -202,7 +202,7 @@ def contention(stage: JudgeStage) -> RowFinding:
     most = len(seen.worst)
     tests = leases_tested(load)
     figures = (
-        RowFigure("leases", float(len(load.leases)), ""),
+        RowFigure(LEASES, float(len(load.leases)), ""),
         RowFigure(AT_ONCE, float(most), ""),
     )
     holders = tuple(seen.worst)

@@ -7,7 +7,7 @@ measure time. Ctrl-C ends every wait within a moment, and the judge then drops u
 """
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
@@ -16,7 +16,7 @@ from threading import Event
 from bench.errors import EnvironmentNotReadyError
 from bench.experiments.judge.contention import CALLERS, ContendedLoad, contend
 from bench.experiments.judge.judge import earned, judge_rows
-from bench.experiments.judge.needs import CONTENTION, Need, needs_of
+from bench.experiments.judge.needs import CONTENTION, Observed, needs_of
 from bench.experiments.judge.party import HangsError, NotApplicableError
 from bench.experiments.judge.playing import Plays, judged, play_together
 from bench.experiments.judge.result import JudgedRow, JudgeResult, WaitingCost
@@ -39,6 +39,8 @@ BESIDE = (
 )
 # These rows measure time or use both cores, so each is played alone.
 ALONE = (CONTENTION, "search", "renewal", "busy")
+# A row that is not applicable shows that this is lacking.
+SHOWN_BY: Mapping[str, Observed] = {"search": "virtual time", "loading": "debug"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +110,7 @@ class _Questioning:
         self._stop = Event()
         self._keys: list[frozenset[bytes]] = []
         self.ttl_ms: int | None = None
-        self.lacks = set[Need]()
+        self.lacks = set[Observed]()
         self.rows: list[JudgedRow] = []
         self.costs: list[WaitingCost] = []
 
@@ -155,8 +157,9 @@ class _Questioning:
     def _add(self, row: JudgeRow[JudgeStage]) -> None:
         judgement = self._play(row)
         self.rows.append(judgement)
-        if row.name == "search" and judgement.verdict == "not applicable":
-            self.lacks.add("virtual time")
+        shows = SHOWN_BY.get(row.name)
+        if shows and judgement.verdict == "not applicable":
+            self.lacks.add(shows)
 
     def _play(self, row: JudgeRow[JudgeStage]) -> JudgedRow:
         plays = Plays(1 if row.name in ALONE else self._plan.plays)

@@ -14,18 +14,23 @@ from bench.experiments.judge.holders import crowds, is_too_many
 from bench.experiments.judge.needs import (
     CONTENTION,
     INFORMATIVE,
-    MAY_BE_LACKED,
+    SAFETY,
     Need,
     lacks_of,
     needs_of,
+    optional_of,
     rows_of,
 )
 from bench.experiments.judge.result import JudgedRow, JudgedWord, JudgeResult
 from bench.measure import verdict as words
 from bench.measure.verdict import Evidence, Verdict, conclude
 
-# The figure of contention: the most clients that held the lock together.
+# The figures of contention: the most clients that held the lock together, and all leases.
 AT_ONCE = "at once"
+LEASES = "leases"
+
+
+_GOOD = ("holds", "told")
 
 
 def judge_rows(
@@ -74,7 +79,11 @@ def earned(result: JudgeResult) -> JudgeResult:
         observed=result.lacks,
     )
     rows = tuple(
-        replace(row, verdict=_earned_word(row, result, needs_of(row.topic) & lacks))
+        replace(
+            row,
+            is_safety=row.topic in SAFETY,
+            verdict=_earned_word(row, result, needs_of(row.topic) & lacks),
+        )
         for row in result.rows
     )
     required = rows_of(result.chosen, capacity=result.capacity, shared=result.shared)
@@ -84,13 +93,12 @@ def earned(result: JudgeResult) -> JudgeResult:
 
 def _earned_word(row: JudgedRow, result: JudgeResult, missing: frozenset[Need]) -> JudgedWord:
     """Return the verdict on a row. `missing` are the needs of the row that the lock lacks. Without
-    missing needs, a deciding row must have been played. With a missing need outside MAY_BE_LACKED,
-    the row must not have been played."""
-    is_played = row.verdict != "not applicable"
-    decides = row.topic not in INFORMATIVE
-    if (decides and not is_played and not missing) or (is_played and missing - MAY_BE_LACKED):
-        return "not known"
-    return word_of_row(row, result.capacity, shared=result.shared)
+    missing needs, a row must have been played. With a missing need that is not optional, the row
+    cannot have been played to a good end."""
+    word = word_of_row(row, result.capacity, shared=result.shared)
+    is_skipped = word == "not applicable" and not missing
+    is_impossible = word in _GOOD and missing - optional_of(row.topic)
+    return "not known" if is_skipped or is_impossible else word
 
 
 def word_of_row(row: JudgedRow, capacity: int = 1, *, shared: bool = False) -> JudgedWord:
@@ -100,13 +108,19 @@ def word_of_row(row: JudgedRow, capacity: int = 1, *, shared: bool = False) -> J
     together = [one.value for one in row.figures if one.name == AT_ONCE]
     too_many = not shared and any(value > capacity for value in together)
     crowded = any(is_too_many(held, capacity, shared=shared) for held in crowds(row.holders))
-    if row.wrong or too_many or crowded:
+    if too_many or crowded:
+        return "does not"
+    leases = sum(one.value for one in row.figures if one.name == LEASES)
+    if row.wrong > row.plays or row.tested > leases:
+        return "not known"
+    if row.wrong:
         return "does not"
     if row.verdict in ("not known", "not applicable"):
         # Plays before the last play may have held.
         return row.verdict
     is_misplaced = row.verdict == "told" and row.topic not in INFORMATIVE
     is_bare = row.topic == CONTENTION and not row.holders
-    if not row.plays or is_misplaced or is_bare or row.verdict == "does not":
+    # A course of events is stored only for a row that does not hold or is not known.
+    if not row.plays or row.course or is_misplaced or is_bare or row.verdict == "does not":
         return "not known"
     return "told" if row.verdict == "told" else "holds"

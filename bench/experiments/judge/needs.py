@@ -8,43 +8,38 @@ compares the rows here with the rows that are played.
 from collections.abc import Collection, Mapping
 from typing import Literal
 
-# hold: the lock has a context manager. fork: the lock uses threads, because an event loop does not
-# survive a fork. interrupt: another thread or task can interrupt a call. clock: the wall clock can
-# be set. virtual time: the lock is in Python, and the explorer can play it. ttl: the keys end, and
-# soon enough to wait for the end.
-Need = Literal[
-    "several holders",
-    "readers",
-    "one holder",
-    "three servers",
-    "keys",
-    "ttl",
-    "hold",
-    "fork",
-    "interrupt",
-    "clock",
-    "virtual time",
-]
+# The needs that only an observation can show to be lacking. hold: the lock has a context manager.
+# fork: the lock uses threads, because an event loop does not survive a fork. interrupt: another
+# thread or task can interrupt a call. virtual time: the lock is in Python, and the explorer can
+# play it. debug: the servers have the command DEBUG.
+Observed = Literal["hold", "fork", "interrupt", "virtual time", "debug"]
+# All needs. clock: the wall clock can be set. ttl: the keys end, and soon enough to wait for the
+# end.
+Need = (
+    Observed
+    | Literal["several holders", "readers", "one holder", "three servers", "keys", "ttl", "clock"]
+)
 # The judge does not wait for a lock whose keys live longer than this.
 LONGEST_TTL_MS = 30_000
 CONTENTION = "contention"
+_TAKEOVER = frozenset[Need](("keys", "one holder", "ttl"))
 # The rows that only inform. They decide nothing, and no other row may have the verdict `told`.
-INFORMATIVE = (
-    "renewal",
-    "sigterm",
-    "sigkill",
-    "stopped",
-    "network",
-    "restart",
-    "failover",
-    "eviction",
-    "readonly",
-    "out-of-memory",
-    "loading",
-    "busy",
-    "same-caller",
-    "several-names",
-)
+INFORMATIVE: Mapping[str, frozenset[Need]] = {
+    "renewal": frozenset(("keys", "ttl")),
+    "sigterm": _TAKEOVER,
+    "sigkill": _TAKEOVER,
+    "stopped": _TAKEOVER,
+    "network": _TAKEOVER,
+    "restart": frozenset(("keys", "one holder")),
+    "failover": frozenset(("keys", "one holder")),
+    "eviction": frozenset(("keys", "one holder")),
+    "readonly": frozenset(("keys",)),
+    "out-of-memory": frozenset(("keys",)),
+    "loading": frozenset(("keys", "debug")),
+    "busy": frozenset(("keys",)),
+    "same-caller": frozenset(("keys",)),
+    "several-names": frozenset(("keys",)),
+}
 # Each row that decides.
 NEEDS: Mapping[str, frozenset[Need]] = {
     CONTENTION: frozenset(),
@@ -68,21 +63,41 @@ NEEDS: Mapping[str, frozenset[Need]] = {
     "interrupted-acquire": frozenset(("keys", "interrupt", "ttl")),
     "interrupted-release": frozenset(("keys", "interrupt")),
 }
-# A row may be played without these needs, because a client may wait for ever, and because some
-# commands have a clock.
-MAY_BE_LACKED = frozenset[Need](("ttl", "clock"))
-# These rows ask about a second holder. In a semaphore a second holder is not a fault.
-_OF_ONE_HOLDER = ("sigterm", "sigkill", "stopped", "network", "restart", "failover", "eviction")
+# A fault in one of these rows means that two clients had the lock, or could have had it.
+SAFETY = frozenset(
+    (
+        CONTENTION,
+        "search",
+        "writer-beside-reader",
+        "reader-beside-writer",
+        "paused-in-acquire",
+        "clock-ahead",
+        "body-without-lock",
+        "forked",
+        "release-after-expiry",
+        "paused-in-release",
+        "failover",
+    )
+)
 
 
 def needs_of(name: str) -> frozenset[Need]:
     """Return the features that a lock needs for the row called `name`."""
-    return NEEDS.get(name, frozenset(("one holder",)) if name in _OF_ONE_HOLDER else frozenset())
+    return NEEDS.get(name) or INFORMATIVE.get(name, frozenset())
+
+
+def optional_of(name: str) -> frozenset[Need]:
+    """Return the needs without which the row called `name` may still be played. A holder that ends
+    may release a lock without a TTL. Some commands have a clock."""
+    if name == "clock-ahead":
+        return frozenset(("clock",))
+    return frozenset(("ttl",)) if INFORMATIVE.get(name) == _TAKEOVER else frozenset()
 
 
 def rows_of(chosen: Collection[str] = (), *, capacity: int, shared: bool) -> list[str]:
     """Return the rows that the judgement of a lock with this capacity must have. `chosen` holds the
-    rows that the user named, in addition to contention. An empty `chosen` means all rows."""
+    rows that the user named, in addition to contention. An empty `chosen` means all rows. A chosen
+    name that is not a row is returned, too: then a row is missing."""
     of_other_locks = frozenset[Need]()
     if not shared:
         of_other_locks |= {"readers"}
@@ -90,7 +105,7 @@ def rows_of(chosen: Collection[str] = (), *, capacity: int, shared: bool) -> lis
             of_other_locks |= {"several holders"}
     return [
         name
-        for name in (*NEEDS, *INFORMATIVE)
+        for name in dict.fromkeys((*NEEDS, *INFORMATIVE, *chosen))
         if (not chosen or name == CONTENTION or name in chosen)
         and not needs_of(name) & of_other_locks
     ]
@@ -103,7 +118,7 @@ def lacks_of(
     shared: bool,
     keys: int,
     ttl_ms: int | None,
-    observed: Collection[Need] = (),
+    observed: Collection[Observed] = (),
 ) -> frozenset[Need]:
     """Return the needs that a lock does not meet. They follow from the facts about the lock, and
     from observations when a client connected."""

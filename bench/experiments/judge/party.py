@@ -22,7 +22,7 @@ from msgspec import structs
 from bench.errors import EnvironmentNotReadyError
 from bench.experiments.judge.clients.lock import ClientOrder
 from bench.experiments.judge.library import LibraryDriver
-from bench.experiments.judge.needs import Need
+from bench.experiments.judge.needs import Observed
 from bench.measure.history import History
 from bench.measure.record import OUTCOME_CODES, RECORD_FIELDS, OperationFacts, records_of
 from bench.topology.child import Child
@@ -68,7 +68,7 @@ class Said(msgspec.Struct, frozen=True):
     absent: bool = False
     error: str = ""
     valid_ms: float | None = None
-    lacks: tuple[Need, ...] = ()
+    lacks: tuple[Observed, ...] = ()
 
 
 class HangsError(Exception):

@@ -4,7 +4,7 @@ result*."""
 from typing import Annotated, Literal
 
 from bench.experiments.judge.holders import HeldSpan
-from bench.experiments.judge.needs import Need
+from bench.experiments.judge.needs import Observed
 from bench.measure.result import Document
 from bench.measure.run_result import OwnFleet
 from bench.measure.section import Amount, Count, Section, says
@@ -120,8 +120,8 @@ class JudgeResult(Document, frozen=True, kw_only=True):
     ttl_ms: Annotated[int | None, says("of its keys after a grant; null: they have no end")]
     keys: Annotated[Count, says("that a lease makes, over all servers; 0: it asks no server")]
     lacks: Annotated[
-        tuple[Need, ...],
-        says("what the client lacks; a row that needs it is not applicable"),
+        tuple[Observed, ...],
+        says("what the client or the servers lack; a row that needs it is not applicable"),
     ] = ()
     chosen: Annotated[
         tuple[str, ...], says("the rows that the user named, beside contention; empty: all")

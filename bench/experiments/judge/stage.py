@@ -24,7 +24,7 @@ from bench.errors import EnvironmentNotReadyError, UsageError
 from bench.experiments.judge.clients.lock import ClientOrder
 from bench.experiments.judge.library import ROOT, Language, Library, LibraryDriver, LibraryWords
 from bench.experiments.judge.library_stage import Stage
-from bench.experiments.judge.needs import LONGEST_TTL_MS, Need
+from bench.experiments.judge.needs import LONGEST_TTL_MS, Observed
 from bench.experiments.judge.party import (
     PATIENCE_S,
     READY_S,
@@ -42,7 +42,7 @@ from bench.topology.probe import Info
 from bench.topology.servants import Proxies, Shape
 
 # The protocol of a command does not have these calls.
-COMMAND_LACKS: tuple[Need, ...] = ("hold", "fork", "interrupt", "virtual time")
+COMMAND_LACKS: tuple[Observed, ...] = ("hold", "fork", "interrupt", "virtual time")
 # The keys that other clients write live for this time.
 WRITTEN_S = 86_400
 # This many characters of a command's answer are shown.

@@ -210,6 +210,26 @@ def read(made: Json) -> Any:
             "its sections give VIOLATED",
         ),
         ("judge", [("rows.0.holders", [])], "its sections give NOT KNOWN"),
+        # a fault of safety is said to be another fault
+        ("judge", [("rows.2.is_safety", False)], "rows.2.is_safety is False"),
+        # the lock is said to lack something that follows from other facts
+        ("judge", [("lacks", ["virtual time", "keys"])], "lacks"),
+        # rows that wait for the end of a lease hold, and the lease has no end
+        ("judge", [("ttl_ms", None)], "its sections give NOT KNOWN"),
+        # a row that only tells is said to be not applicable
+        ("judge", [("rows.16.verdict", "not applicable")], "its sections give NOT KNOWN"),
+        ("judge", [("rows.19.verdict", "not applicable")], "its sections give NOT KNOWN"),
+        # a row that nobody knows was chosen
+        (
+            "judge",
+            [
+                ("chosen", ["late-sett"]),
+                ("rows", lambda rows: rows[:1]),
+                ("planned", 1),
+                ("verdict.evidence.0.count", 1),
+            ],
+            "its sections give NOT KNOWN",
+        ),
         # a row is played that the lock cannot play
         ("judge", [("lacks", ["fork"])], "its sections give NOT KNOWN"),
         (

@@ -8,11 +8,12 @@ from bench.errors import UsageError
 from bench.experiments.judge.holders import HeldSpan
 from bench.experiments.judge.judge import (
     AT_ONCE,
+    LEASES,
     judge_rows,
     word_of_row,
 )
-from bench.experiments.judge.needs import CONTENTION, INFORMATIVE, NEEDS
-from bench.experiments.judge.result import JudgedRow, JudgedWord, RowFigure
+from bench.experiments.judge.needs import CONTENTION, INFORMATIVE, NEEDS, SAFETY
+from bench.experiments.judge.result import CourseStep, JudgedRow, JudgedWord, RowFigure
 from bench.experiments.judge.rows import ROWS
 from bench.experiments.judge.words import ADVICE
 from bench.measure.section import typed
@@ -26,6 +27,7 @@ CONTENDED = JudgedRow(
     happened="never more than 1",
     plays=1,
     tested=100,
+    figures=(RowFigure(LEASES, 100.0, ""),),
     holders=(HeldSpan(0, "", 1.0, 3.0),),
 )
 FEW = replace(CONTENDED, tested=99)
@@ -118,6 +120,26 @@ def test_a_stored_row_that_can_be_wrong_does_not_only_tell() -> None:
     assert word_of_row(replace(row("told"), topic="late-set")) == "not known"
 
 
+@pytest.mark.parametrize("word", ["holds", "told"])
+def test_a_good_word_beside_the_course_of_a_fault_is_not_known(word: JudgedWord) -> None:
+    course = (CourseStep(1.0, "A", "acquire"),)
+    assert word_of_row(replace(row(word), course=course)) == "not known"
+
+
+@pytest.mark.parametrize("word", ["holds", "does not"])
+def test_a_row_that_went_wrong_more_often_than_it_was_played_is_not_known(word: JudgedWord) -> None:
+    assert word_of_row(replace(row(word), wrong=2, plays=1)) == "not known"
+
+
+@pytest.mark.parametrize(("tested", "word"), [(100, "holds"), (101, "not known")])
+def test_no_more_leases_are_tested_than_there_were(tested: int, word: str) -> None:
+    assert word_of_row(replace(CONTENDED, tested=tested)) == word
+
+
+def test_the_safety_rows_are_those_of_the_rows_that_are_played() -> None:
+    assert {one.name for one in ROWS if one.is_safety} == SAFETY
+
+
 def test_the_needs_are_those_of_the_rows_that_are_played() -> None:
     assert {one.name for one in ROWS} == {*NEEDS, *INFORMATIVE}
     assert not {*NEEDS} & {*INFORMATIVE}
@@ -141,7 +163,8 @@ def test_a_stored_fault_without_a_play_that_showed_it_is_not_known() -> None:
 def test_more_holders_than_the_lock_may_have_are_a_fault(
     capacity: int, shared: bool, together: int, word: str
 ) -> None:
-    seen = replace(CONTENDED, figures=(RowFigure(AT_ONCE, float(together), ""),))
+    figures = (*CONTENDED.figures, RowFigure(AT_ONCE, float(together), ""))
+    seen = replace(CONTENDED, figures=figures)
     assert word_of_row(seen, capacity, shared=shared) == word
 
 
@@ -183,8 +206,8 @@ def test_a_stored_row_with_half_a_surrogate_pair_is_refused() -> None:
 
 
 def test_each_row_that_can_go_wrong_has_advice() -> None:
-    decides = [one.name for one in ROWS if not one.only_tells]
-    assert [name for name in decides if name not in ADVICE] == []
+    never_wrong = {"restart", "eviction", "same-caller", "several-names"}
+    assert {one.name for one in ROWS} - {*ADVICE} == never_wrong
 
 
 def test_the_advice_is_about_rows_that_are_there() -> None:
