@@ -68,13 +68,14 @@ def test_there_is_one_of_every_kind() -> None:
 
 
 def planted(node: Any, url: str) -> Any:
-    """`node` with `url` in whatever somebody may have typed or a server may have said."""
+    """`node` with `url` in whatever somebody may have typed or a server may have said. The names of
+    figures are lockbench's own words."""
     if isinstance(node, list):
         return [planted(one, url) for one in node]
     if not isinstance(node, dict):
         return node
     free = {"command", "warnings", "reasons", "address", "label", "server", "name"}
-    said = {key: planted(value, url) for key, value in node.items()}
+    said = {key: value if key == "figures" else planted(value, url) for key, value in node.items()}
     for key in free & said.keys():
         if isinstance(said[key], list):
             said[key] = [*said[key], url]
