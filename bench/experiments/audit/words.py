@@ -1,10 +1,9 @@
 """The text of `lockbench audit`: *its result → the schedules under which each lock holds, and every
 fault with its course of events*. The verdict comes first."""
 
-import re
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from bench.experiments.audit.result import CONTROL, NO_FAULT, AuditResult
 from bench.experiments.judge.result import CourseStep, JudgedRow
@@ -159,20 +158,25 @@ def _happened(name: str, about: str, cells: Iterable[JudgedRow]) -> Iterator[Par
 def evidence(result: AuditResult) -> tuple[Part, ...]:
     """Return every fault of a library and every unknown result, step by step, so that a reader can
     reproduce the fault."""
-    drivers = re.search(r" --drivers[ =](?:'[^']*'|\S+)", shlex.join(result.command))
+    drivers: tuple[str, ...] = ()
+    for place, word in enumerate(result.command):
+        if word == "--drivers":
+            drivers = result.command[place : place + 2]
+        elif word.startswith("--drivers="):
+            drivers = (word,)
     return tuple(
-        _course(cell, drivers[0] if drivers else "")
+        _course(cell, drivers)
         for cell in result.cells
         if cell.course and (cell.verdict == "not known" or not _is_control(cell))
     )
 
 
-def _course(cell: JudgedRow, drivers: str) -> Part:
+def _course(cell: JudgedRow, drivers: Sequence[str]) -> Part:
     times = f": {_seen(cell)}" if cell.plays else ""
     promised = f"Promised: {cell.promise}. " if cell.promise else ""
     name = f"{cell.library}, {cell.topic}{times}"
-    again = (
-        f"lockbench audit{drivers} --library {shlex.quote(cell.library)} --schedule {cell.topic}"
+    again = shlex.join(
+        ("lockbench", "audit", *drivers, "--library", cell.library, "--schedule", cell.topic)
     )
     about = f"{cell.happened}. {promised}Again: {again}"
     return table_of(CourseStep, name, about, cell.course)

@@ -1,6 +1,7 @@
 """The audit's judgement and words: what a control or lockcore must do, what others do, what is not
 known."""
 
+import shlex
 import threading
 from contextlib import nullcontext
 from pathlib import Path
@@ -234,11 +235,30 @@ def test_faults_of_libraries_open_to_their_courses_and_those_of_controls_do_not(
     assert [part.name.partition(",")[0] for part in parts] == ["redlock-py", "pottery"]
     assert parts[0].rows == (("12.4", "A", "dlm.lock(<name>)"), ("13", "", "server 3: killed"))
     assert "lockbench audit --library redlock-py --schedule one-stopped" in parts[0].about
-    far = structs.replace(shown, command=("lockbench", "audit", "--drivers", "d", "--quick"))
-    assert "lockbench audit --drivers d --library redlock-py" in evidence(far)[0].about
     page = render(page_of(shown))
     assert page.count("<summary>redlock-py, one-stopped: 2 of 2</summary>") == 1
     assert "dlm.lock(&lt;name&gt;)" in page
     # in the matrix
     assert page.count('<a href="#course-1">✗</a>') == 1
     assert page.count('<a href="#course-2">?</a>') == 1
+
+
+@pytest.mark.parametrize(
+    "drivers",
+    [
+        ("--drivers", "d"),
+        ("--drivers=d",),
+        ("--drivers=/my drivers",),
+        ("--drivers", "/my drivers"),
+        ("--drivers", "/it's"),
+        ("--drivers=/it's",),
+    ],
+)
+def test_the_command_that_plays_a_fault_again_keeps_the_folder_of_drivers(
+    drivers: tuple[str, ...],
+) -> None:
+    course = (CourseStep(12.4, "A", "dlm.lock(<name>)"),)
+    wrong = structs.replace(cell("redlock-py", "does not", wrong=2), course=course)
+    shown = structs.replace(result(wrong), command=("lockbench", "audit", *drivers, "--quick"))
+    again = shlex.split(evidence(shown)[0].about.rpartition("Again: ")[2])
+    assert again[2:] == [*drivers, "--library", "redlock-py", "--schedule", ONE]
