@@ -28,6 +28,8 @@ DRIVER = f"{__package__}.clients.driver"
 INSTALL_S = 600.0
 # The time (s) between two checks whether the work was interrupted.
 LOOK_S = 0.1
+# Killed programs have this time (s) to end before their temporary files are deleted.
+END_S = 2.0
 # The number of installations that run at once. An installation waits for the network more than it
 # compiles.
 AT_ONCE = 3
@@ -191,6 +193,7 @@ def _call(command: Sequence[str], folder: Path, cut: Event) -> str:
         except OSError as error:
             return f"{program} did not run ({type(error).__name__})"
         reason = ""
+        output = ""
         with process:
             while True:
                 try:
@@ -199,8 +202,12 @@ def _call(command: Sequence[str], folder: Path, cut: Event) -> str:
                 except subprocess.TimeoutExpired:
                     if cut.is_set() or time.monotonic() > deadline_s:
                         reason = "was cut short" if cut.is_set() else f"took over {INSTALL_S:.0f} s"
-                        with suppress(ProcessLookupError):
+                        # The killed programs close the pipe as they end. A program that went into
+                        # a session of its own is not killed, and may keep the pipe open for ever.
+                        with suppress(ProcessLookupError, subprocess.TimeoutExpired):
                             os.killpg(process.pid, signal.SIGKILL)
+                            process.communicate(timeout=END_S)
+                        break
     if process.returncode and not reason:
         lines = ["it said nothing", *filter(str.strip, output.splitlines())]
         reason = f"failed: {lines[-1][:200]}"

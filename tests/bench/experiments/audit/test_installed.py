@@ -1,10 +1,14 @@
 """Libraries are installed each in an environment of its own, and what cannot be had is named."""
 
+import os
+import signal
 import subprocess
 import sys
 import tempfile
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -72,6 +76,28 @@ def test_an_installation_that_is_cut_leaves_no_temporary_files(
     assert reason == "sh was cut short"
     assert (tmp_path / "made").exists()
     assert list(temporary.iterdir()) == []
+
+
+def test_a_cut_installation_does_not_wait_for_a_daemon_in_a_session_of_its_own(
+    tmp_path: Path,
+) -> None:
+    daemon = tmp_path / "daemon"
+    child = f"echo $$ > {daemon}.new; mv {daemon}.new {daemon}; exec sleep 12"
+    command = ["sh", "-c", f"setsid sh -c '{child}' & sleep 12"]
+    cut = threading.Event()
+    with ThreadPoolExecutor(1) as pool:
+        call = pool.submit(installed._call, command, tmp_path, cut)
+        while not daemon.exists() and not call.done():
+            time.sleep(0.01)
+        cut.set()
+        pid = int(daemon.read_text("ascii"))
+        try:
+            assert call.result(timeout=8) == "sh was cut short"
+            # The daemon still has the pipe.
+            assert _runs(pid)
+        finally:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
 
 def _runs(pid: int) -> bool:
