@@ -84,7 +84,7 @@ def _other(event: Event, ms: float, instances: int) -> Step | None:
         until = (
             "for ever"
             if event[3] - event[0] > FAR_FUTURE_NS // 10**5
-            else f"until {_ms(event[3]):.4g}"
+            else f"until {_ms(event[3]):.1f}"
         )
         return Step(ms, event[2], f"{what} {until}")
     if what not in WORDS:

@@ -4,7 +4,10 @@ Pure.
 
 Rules: a step's text says the command with its answer, the grant with the end of its lease, or the
 fault. A client holds the lock from its grant to its next command, or to the end of its lease if no
-command comes before.
+command comes before. The command of an extension does not end the lease.
+
+A step names neither the caller nor the resource. A bar would be a guess if a client had several
+callers, or if there were several resources, so such a schedule has no picture.
 """
 
 import math
@@ -23,12 +26,15 @@ UNTIL = " until "
 
 
 def courses(rows: Sequence[ExploredRow]) -> list[Figure]:
-    """Return the smallest schedule that breaks each recipe as a picture, without long schedules."""
-    return [
-        _course(row.recipe, row.broken)
-        for row in rows
-        if row.broken and len(row.broken.steps) <= MOST_MOVES
-    ]
+    """Return the smallest schedule that breaks each recipe as a picture.
+
+    Long schedules, and schedules with several callers or resources, have no picture.
+    """
+    return [_course(row.recipe, row.broken) for row in rows if row.broken and _can_draw(row.broken)]
+
+
+def _can_draw(broken: Broken) -> bool:
+    return broken.callers == 1 and broken.resources == 1 and len(broken.steps) <= MOST_MOVES
 
 
 def _course(recipe: str, broken: Broken) -> Figure:
@@ -74,14 +80,30 @@ def _end(steps: Sequence[Step], begin: int) -> int:
     """
     granted = steps[begin]
     until_ms = _until_ms(granted)
+    extended = _last_extension(steps, begin)
     for number in range(begin + 1, len(steps)):
         step = steps[number]
-        if step.who == granted.who and step.text.startswith(EXTENDED):
+        is_own = step.who == granted.who
+        if is_own and step.text.startswith(EXTENDED):
             until_ms = _until_ms(step)
         is_over = step.ms >= until_ms
-        if is_over or (step.who == granted.who and _is_call(step)):
+        if is_over or (is_own and _is_call(step) and number > extended):
             return number
     return len(steps)
+
+
+def _last_extension(steps: Sequence[Step], begin: int) -> int:
+    """Return the number of the last step that extends the lease granted at step `begin`, or `begin`
+    if the lease is never extended."""
+    last = begin
+    for number in range(begin + 1, len(steps)):
+        step = steps[number]
+        if step.who == steps[begin].who:
+            if step.text.startswith(GRANT):
+                break
+            if step.text.startswith(EXTENDED):
+                last = number
+    return last
 
 
 def _until_ms(step: Step) -> float:

@@ -5,12 +5,15 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from bench.experiments.explore.figures import courses
+from bench.experiments.explore.diagram import steps_of
+from bench.experiments.explore.figures import _holdings, courses
 from bench.experiments.explore.result import Broken, ExploreResult, Step
 from bench.experiments.explore.search import ENOUGH, SHORT
 from bench.experiments.explore.words import diagram, figures, sheet
+from bench.experiments.explore.world import START_NS
 from bench.measure.result import read_result
 from bench.measure.section import typed
+from lockcore.clock import NS_PER_MS
 
 RULE = Step(9.0, -1, "two leases valid at once: C1's and C2's")
 
@@ -93,3 +96,63 @@ def test_a_schedule_that_breaks_a_recipe_is_drawn_with_its_holders() -> None:
     endless = (steps[0], Step(0.45, 0, "granted for ever"), *steps[2:])
     (picture,) = courses([replace(row, broken=broken(*endless))])
     assert picture.svg.count('class="area bad"') == 2
+
+
+EXTENDED = (
+    Step(0.25, 0, "SET NX PX 500 → OK"),
+    Step(0.45, 0, "granted until 493.1"),
+    Step(200.0, 0, "extend if C1's 500 → 1"),
+    Step(200.4, 0, "extended until 693.1"),
+    Step(600.0, 1, "SET NX PX 500 → OK"),
+    Step(600.2, 1, "granted until 1092.9"),
+)
+
+
+def spans_of(*steps: Step) -> list[tuple[int, int, int, bool]]:
+    return [(one.line, one.begin, one.end, one.is_bad) for one in _holdings(steps)]
+
+
+def test_an_extension_prolongs_the_bar_of_its_lease() -> None:
+    assert spans_of(*EXTENDED) == [(0, 1, 6, True), (1, 5, 6, True)]
+
+
+def test_an_extended_lease_ends_with_the_extension_or_with_a_release() -> None:
+    late = Step(700.0, 1, "SET NX PX 500 → OK"), Step(700.2, 1, "granted until 1192.9")
+    assert spans_of(*EXTENDED[:4], *late) == [(0, 1, 4, False), (1, 5, 6, False)]
+    released = *EXTENDED[:4], Step(300.0, 0, "del if C1's → 1"), *EXTENDED[4:]
+    assert spans_of(*released) == [(0, 1, 4, False), (1, 6, 7, False)]
+
+
+def test_an_extension_of_the_next_lease_does_not_prolong_the_lease_before() -> None:
+    first = Step(0.25, 0, "SET NX PX 500 → OK"), Step(0.45, 0, "granted until 493.1")
+    release = Step(10.0, 0, "del if C1's → 1")
+    again = (
+        Step(20.0, 0, "SET NX PX 500 → OK"),
+        Step(20.2, 0, "granted until 512.9"),
+        Step(200.0, 0, "extend if C1's 500 → 1"),
+        Step(200.4, 0, "extended until 693.1"),
+    )
+    assert spans_of(*first, release, *again) == [(0, 1, 2, False), (0, 4, 7, False)]
+
+
+def test_a_schedule_with_several_callers_or_resources_has_no_picture() -> None:
+    """A step does not name its caller or its resource, and equal steps are one step."""
+    row = explored().rows[0]
+    schedule = broken(
+        Step(0.25, 0, "2 × SET NX PX 500 → OK"),
+        Step(0.45, 0, "2 × granted until 493.1"),
+        Step(100.0, 1, "SET NX PX 500 → OK"),
+        Step(100.2, 1, "granted until 592.8"),
+    )
+    assert len(courses([replace(row, broken=schedule)])) == 1
+    assert courses([replace(row, broken=replace(schedule, callers=2))]) == []
+    assert courses([replace(row, broken=replace(schedule, resources=2))]) == []
+
+
+def test_the_end_of_a_late_lease_keeps_its_tenth_of_a_millisecond() -> None:
+    def at(ms: float) -> int:
+        return START_NS + int(ms * NS_PER_MS)
+
+    events = [(at(541.83), "granted", 0, at(1034.48)), (at(900), "extended", 0, at(1392.64))]
+    texts = [step.text for step in steps_of(events, 1)]
+    assert texts == ["granted until 1034.5", "extended until 1392.6"]
