@@ -1,8 +1,11 @@
 """The pictures of a judged lock: *its result → the course of events of each row that does not
 hold*. Pure."""
 
+import math
 from collections.abc import Iterator, Sequence
+from typing import Literal
 
+from bench.experiments.judge.holders import HeldSpan, crowds, is_too_many
 from bench.experiments.judge.result import CourseStep, JudgedRow, JudgeResult
 from bench.report.html.plot import Figure
 from bench.report.html.sequence import HoldingSpan, Move, sequence
@@ -12,6 +15,8 @@ MOST_MOVES = 40
 ANSWER = "→ "
 TAKES = "acquire"
 GIVES_BACK = "release"
+# The end of a reader's request, in a course that tells the two sides of a shared lock apart.
+AS_READER = "(read)"
 # The stage's note for the moment when no lease can be alive any more.
 ENDED = "its keys have ended"
 
@@ -19,11 +24,11 @@ ENDED = "its keys have ended"
 def figures(result: JudgeResult) -> list[Figure]:
     """Return the pictures of rows that do not hold, with faults of safety first."""
     broken = [row for row in result.rows if row.verdict == "does not"]
-    drawn = (_figure(row) for row in sorted(broken, key=lambda row: not row.is_safety))
+    drawn = (_figure(row, result) for row in sorted(broken, key=lambda row: not row.is_safety))
     return [figure for figure in drawn if figure is not None]
 
 
-def _figure(row: JudgedRow) -> Figure | None:
+def _figure(row: JudgedRow, result: JudgeResult) -> Figure | None:
     """Return the picture of one course of events. Return None if the course has no call or is too
     long."""
     begin = next((n for n, step in enumerate(row.course) if _is_begin(row, step)), None)
@@ -45,7 +50,7 @@ def _figure(row: JudgedRow) -> Figure | None:
         "Time runs from top to bottom, in ms. A bar shows who has the lock as far as it knows.",
         lines=lines,
         moves=moves,
-        holdings=list(_holdings(steps, clients)),
+        holdings=list(_holdings(row, result, steps, clients)),
     )
 
 
@@ -69,36 +74,53 @@ def _move(step: CourseStep, clients: Sequence[str], begun_ms: float) -> Move:
     return Move(at_ms, line, step.what, "call" if is_call else "event")
 
 
-def _holdings(steps: Sequence[CourseStep], clients: Sequence[str]) -> Iterator[HoldingSpan]:
-    """Yield the span of each lease. It starts at the grant, and ends at the client's next release
-    or at the end of the keys, whichever comes first. Otherwise it ends with the course."""
-    waiting: set[str] = set()
-    spans: list[tuple[str, int, int]] = []
+def _holdings(
+    row: JudgedRow, result: JudgeResult, steps: Sequence[CourseStep], clients: Sequence[str]
+) -> Iterator[HoldingSpan]:
+    """Yield the span of each lease.
+
+    A span is bad if more clients than allowed hold the lock at one moment of it. In a row that is
+    not about safety no span is bad, because a client may hold several locks there.
+    """
+    spans = list(_held(steps, clients, result.ttl_ms))
+    bad: set[HeldSpan] = set()
+    for held in crowds(spans) if row.is_safety else ():
+        # A client that holds the lock twice is one holder.
+        holders = list({one.client: one for one in held}.values())
+        if is_too_many(holders, result.capacity, shared=result.shared):
+            bad.update(held)
+    for one in spans:
+        yield HoldingSpan(one.client, int(one.from_ms), int(one.until_ms), one in bad)
+
+
+def _held(
+    steps: Sequence[CourseStep], clients: Sequence[str], ttl_ms: int | None
+) -> Iterator[HeldSpan]:
+    """Yield the leases in the order of their grants.
+
+    The times of a span are numbers of steps, because steps of the same millisecond have an order. A
+    request that does not name a side of a shared lock counts as a writer's.
+    """
+    sides: dict[str, Literal["read", "write"]] = {}
     for number, step in enumerate(steps):
         if step.what.startswith(TAKES):
-            waiting.add(step.who)
-        elif step.what.startswith(ANSWER) and step.who in waiting:
-            waiting.discard(step.who)
+            sides[step.who] = "read" if step.what.endswith(AS_READER) else "write"
+        elif step.what.startswith(ANSWER) and step.who in sides:
+            side = sides.pop(step.who)
             if step.what.startswith(f"{ANSWER}yes"):
-                spans.append((step.who, number, _end(steps, number)))
-    for who, begin, end in spans:
-        is_bad = any(
-            other != who and begin < other_end and other_begin < end
-            for other, other_begin, other_end in spans
-        )
-        yield HoldingSpan(clients.index(who), begin, end, is_bad)
+                end = _end(steps, number, ttl_ms)
+                yield HeldSpan(clients.index(step.who), side, number, end)
 
 
-def _end(steps: Sequence[CourseStep], begin: int) -> int:
-    """Return the number of the step that ends the lease granted at step `begin`. If no step ends
+def _end(steps: Sequence[CourseStep], begin: int, ttl_ms: int | None) -> int:
+    """Return the number of the step that ends the lease granted at step `begin`. This is the first
+    step that is the client's release, the end of the keys, or later than the TTL. If no step ends
     the lease, return the number of steps."""
-    who = steps[begin].who
-    return next(
-        (
-            number
-            for number, step in enumerate(steps)
-            if number > begin
-            and (step.what == ENDED or (step.who == who and step.what.startswith(GIVES_BACK)))
-        ),
-        len(steps),
-    )
+    granted = steps[begin]
+    until_ms = math.inf if ttl_ms is None else granted.after_ms + ttl_ms
+    for number in range(begin + 1, len(steps)):
+        step = steps[number]
+        is_release = step.who == granted.who and step.what.startswith(GIVES_BACK)
+        if is_release or step.what == ENDED or step.after_ms >= until_ms:
+            return number
+    return len(steps)
