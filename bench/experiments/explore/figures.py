@@ -80,30 +80,27 @@ def _end(steps: Sequence[Step], begin: int) -> int:
     """
     granted = steps[begin]
     until_ms = _until_ms(granted)
-    extended = _last_extension(steps, begin)
     for number in range(begin + 1, len(steps)):
         step = steps[number]
         is_own = step.who == granted.who
         if is_own and step.text.startswith(EXTENDED):
             until_ms = _until_ms(step)
         is_over = step.ms >= until_ms
-        if is_over or (is_own and _is_call(step) and number > extended):
+        if is_over or (is_own and _is_call(step) and not _extends(steps, number)):
             return number
     return len(steps)
 
 
-def _last_extension(steps: Sequence[Step], begin: int) -> int:
-    """Return the number of the last step that extends the lease granted at step `begin`, or `begin`
-    if the lease is never extended."""
-    last = begin
-    for number in range(begin + 1, len(steps)):
-        step = steps[number]
-        if step.who == steps[begin].who:
-            if step.text.startswith(GRANT):
-                break
-            if step.text.startswith(EXTENDED):
-                last = number
-    return last
+def _extends(steps: Sequence[Step], number: int) -> bool:
+    """Return whether the client of step `number` has an extension after this step, and before its
+    next grant."""
+    who = steps[number].who
+    answers = (
+        step.text
+        for step in steps[number:]
+        if step.who == who and step.text.startswith((GRANT, EXTENDED))
+    )
+    return next(answers, "").startswith(EXTENDED)
 
 
 def _until_ms(step: Step) -> float:
