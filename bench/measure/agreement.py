@@ -2,13 +2,13 @@
 
 Rules
 - Many counts of a run have a second source: time slices, a sum of parts, or a bound from another
-  count. This module compares the two sources. So someone who changes a count must also change every
-  figure that depends on the count.
+  count. This module compares the two sources. If someone changes a count in a stored result, they
+  must also change every figure that depends on this count.
 - Most rates, percentiles and costs are not checked, because no safety verdict depends on them.
-  People also try `gate` and `compare` with made-up runs in which one such figure was changed.
+  Also, people change one rate or percentile of a run in order to try `gate` and `compare` with it.
 - tests/bench/report/test_leaves.py lists every number that is not checked.
-- Every check is true in every honest run. Fewer checks apply to a run that ended early or lost a
-  part.
+- Every honest run passes every check. If a run ended early or lost a part, fewer checks apply to
+  it.
 """
 
 from collections.abc import Iterator
@@ -33,8 +33,8 @@ GRACE_S = 2e-3
 
 
 class Bound(NamedTuple):
-    """A figure, and the range that other figures of the result allow for it. A figure of None is
-    not known."""
+    """A figure of a result, and the range that the other figures allow. If the figure is None, its
+    value is not known."""
 
     place: str
     value: float | None
@@ -92,7 +92,7 @@ def _decoded(text: str) -> Histogram:
 
 
 def _is_whole(result: RunResult) -> bool:
-    """Return whether the run had no interruption, no break and no injected fault."""
+    """Return True if the run had no interruption, no break and no injected fault."""
     return not (result.interrupted or result.breaks or result.faults)
 
 
@@ -234,7 +234,7 @@ def _votes(result: RunResult) -> Iterator[Bound]:
 def _instances(result: RunResult) -> Iterator[Bound]:
     scenario = result.scenario
     # A semaphore has one key for each place, and `semaphore-off-by-one` has one key more. A lock
-    # with readers has one more key for the readers.
+    # with readers has an additional key for the readers.
     keys_each = scenario.capacity + (scenario.capacity > 1 or scenario.shared)
     for number, row in enumerate(result.instances):
         place = f"instances.{number}"

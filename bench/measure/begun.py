@@ -1,9 +1,10 @@
 """Operations that have no record yet: *starts and lost attempts → mapped pages → operations without
 a record*.
 
-An operation gets its record when it has ended. Until then, a separate page holds the start of the
-operation. The caller stores this start before it sends the first command. An acquire that retries
-also stores the start of each lost attempt, because each attempt asked for the resource.
+The record of an operation is written when the operation has ended. Until then, a separate page
+holds the start of the operation. The caller stores this start before it sends the first command. If
+an acquire retries, the start of each lost attempt is stored as well, because each attempt asked for
+the resource.
 """
 
 import os
@@ -28,13 +29,14 @@ LOST = "lost"
 _NO_ROWS = memoryview(b"").cast("q")
 
 
-# A record is written when its operation has ended, so a killed process leaves no record of the
-# operation it was in. Without further data, that operation would look as if it had never begun. So
-# each caller stores the start of its operation in a mapped page before it sends anything. The
-# caller stores 0 when the record is written, or when the operation is counted as cut off. The page
-# belongs to the kernel and survives `kill -9`. If a start is left in the page (`read_open`), the
-# verdict cannot be SAFE, because that operation may have held a lease. If the caller stored 0
-# before it wrote the record, a kill in between would hide the operation.
+# A record is written when its operation has ended, so a killed process leaves no record of its
+# running operation. Without further data, this operation would look as if it had never begun. So
+# each caller stores the start of its operation in a mapped page before it sends anything. After the
+# record is written, the caller stores 0. It also stores 0 when the operation is counted as cut off.
+# The page belongs to the kernel and survives `kill -9`. If a start is left in the page
+# (`read_open`), the verdict cannot be SAFE, because that operation may have held a lease. The
+# caller must not store 0 before it writes the record. Otherwise a kill between these two steps
+# would hide the operation.
 class Begun:
     """The writer of two files of one worker: the starts of running operations, and all lost
     attempts."""
@@ -53,8 +55,8 @@ class Begun:
         self._sealed = 0
 
     def place(self) -> tuple[memoryview, int]:
-        """Return a new place for one caller, as a view and an index. The caller keeps the start
-        (ns) of its running operation in `view[index]`, and 0 between operations.
+        """Return a view and an index for one caller. The caller stores the start (ns) of its
+        running operation in `view[index]`. Between operations, the caller stores 0 there.
 
         Raises EnvironmentNotReadyError if the disk has no room.
         """
@@ -112,8 +114,8 @@ class Begun:
 
 
 def read_open(workdir: str | os.PathLike[str]) -> Counter[Who]:
-    """Return how many operations of each (worker, pid) began and have no record. Call this function
-    after the processes have ended."""
+    """Return, for each (worker, pid), how many operations began and have no record. Call this
+    function after the processes have ended."""
     unfinished: Counter[Who] = Counter()
     for worker, path in worker_files(workdir, BEGUN):
         unfinished[worker] += int(np.count_nonzero(np.fromfile(path, "<i8")))
@@ -123,10 +125,11 @@ def read_open(workdir: str | os.PathLike[str]) -> Counter[Who]:
 def _good_lost(
     workdir: str | os.PathLike[str], worker: Who, path: Path, rows: Integers
 ) -> NDArray[np.bool_]:
-    """Return which rows of lost attempts are intact: possible values and a correct checksum."""
+    """Return which rows of lost attempts are intact. An intact row has possible values and a
+    correct checksum."""
     good = (rows[:, 0] >= 0) & (rows[:, 1] > 0) & (rows[:, 1] < NEVER_NS)
-    # A name without a further dot means that this host wrote the file. Files from other hosts were
-    # checked when they were unpacked.
+    # If the name has no dot before its suffix, this host wrote the file. Files from other hosts
+    # were checked when they were unpacked.
     if "." not in path.stem:
         broken, _ = seals.check(seals.read(workdir, seals.LOST, worker), 0, rows, rows[:, 1] != 0)
         good &= ~broken
@@ -152,8 +155,8 @@ def read_lost(
 ) -> Integers:
     """Return all intact lost attempts as rows of resource and start (ns).
 
-    `clocks`: the clocks of workers that have their own clock. With `clocks`, each row has the
-    earliest and the latest start on our clock.
+    `clocks`: the clocks of the workers whose clock is not ours. If `clocks` is given, each row has
+    the earliest and the latest possible start on our clock.
     """
     parts = []
     for worker, path in worker_files(workdir, LOST):

@@ -1,17 +1,19 @@
 """Times: *round trips to another host → bounds on our clock for each of its times*; *(resource,
 time) → a key*.
 
-- The other host reads its clock during a round trip, between our two readings. So its reading was
-  made between our two times (Cristian, "Probabilistic clock synchronization", 1989). This bound
-  needs no assumption about delays, because a slow message only makes the bound wider.
-- NTP moves a CLOCK_MONOTONIC away from its CLOCK_MONOTONIC_RAW (adjtimex(2)). Each round trip
-  carries how much further NTP has moved our clock than the other host's clock. This module
-  subtracts that difference. Then only the drift between two oscillators is left. The round trips
-  bound the rate of this drift, which is at most `DRIFT`. The real drift may differ from the rate by
-  `WANDER`. So every round trip bounds every time, and the tightest bound counts.
+- In a round trip, we read our clock, the other host reads its clock, and then we read our clock
+  again. So the other host's reading was made between our two times (Cristian, "Probabilistic clock
+  synchronization", 1989). These bounds need no assumption about delays, because a slow message only
+  makes them wider.
+- NTP moves a CLOCK_MONOTONIC away from its CLOCK_MONOTONIC_RAW (adjtimex(2)). NTP may move our
+  clock further than the other host's clock. Each round trip carries this difference, and this
+  module subtracts the difference. After the subtraction, only the drift between two oscillators is
+  left. The round trips bound the rate of this drift, which is at most `DRIFT`. The real drift may
+  differ from the rate by `WANDER`. So every round trip gives a bound for every time. The tightest
+  bound counts.
 - No reading shows how NTP moves a clock between two round trips. NTP may slew each clock by 500
-  ppm, so both clocks together by `DRIFT`. Therefore the uncertainty of a time grows with its
-  distance to the nearest round trip, at the rate `DRIFT`.
+  ppm, which adds up to `DRIFT` for both clocks. Therefore a time is less certain if it is further
+  from the nearest round trip. Its uncertainty grows at the rate `DRIFT`.
 - If two bounds contradict each other, a clock has stepped. A time between the last round trip
   before the step and the first round trip after the step is unknown (± `LOST_NS`). All other times
   keep their bounds.
@@ -33,11 +35,11 @@ _KEY_LIMIT = 1 << 62
 DRIFT = 1e-3
 # The drift between two crystals of ±25 ppm over all temperatures.
 WANDER = 5e-5
-# If this process reads two clocks one after the other, this is the longest time between the
-# readings.
+# This process reads two clocks one after the other. This is the longest allowed time between the
+# two readings.
 READ_NS = 10_000
-# The bounds of the rate and the bounds of the times narrow each other in this many rounds. Further
-# rounds gain nothing.
+# The bounds on the rate narrow the bounds on the times, and these narrow the bounds on the rate.
+# This is repeated this many times, because more repetitions gain nothing.
 ROUNDS = 4
 # The bounds must be at least as wide as this share of the shortest round trip. Narrower bounds show
 # that the rate was not steady.
@@ -45,8 +47,8 @@ LEAST = 0.9
 # This uncertainty is wider than any useful bound.
 LOST_NS = 3_600 * 10**9
 CLOCK = "clock"
-# The columns (ns): our time at the question, their time, our time at the answer, and how much
-# further NTP has moved our clock than their clock.
+# The columns (ns): our time when we asked, the other host's time, our time when the answer came,
+# and how much further NTP has moved our clock than the other host's clock.
 _ROW = 4
 
 Bounds = tuple[Integers, Integers]
@@ -66,14 +68,14 @@ class _Stretch:
     drift: float
 
     # The two clocks may drift by `DRIFT`, which is the worst case. The first and the last round
-    # trip bound the real rate, and a tighter rate makes all bounds narrower. Narrower bounds again
-    # tighten the rate, so both steps are repeated. The loop stops when the drift no longer shrinks.
-    # It also stops when the bounds become narrower than a round trip allows (`LEAST`). Such bounds
-    # are false, because the rate was not steady. With false bounds, the judge could report an
-    # overlap that never happened.
+    # trip give bounds on the real rate. Tighter bounds on the rate make all other bounds narrower.
+    # Narrower bounds again tighten the bounds on the rate, so both steps are repeated. The loop
+    # stops when the drift no longer shrinks. It also stops when the bounds become narrower than a
+    # round trip allows (`LEAST`). Such bounds are false, because the rate was not steady. With
+    # false bounds, the judge could report an overlap that never happened.
     @classmethod
     def of(cls, trips: Integers) -> Self:
-        """Return a stretch with the smallest drift that its round trips allow."""
+        """Return a stretch that assumes the smallest drift that its round trips allow."""
         rate = 0.0
         drift = DRIFT
         low, high = _tightened(trips, rate, drift)
@@ -128,7 +130,7 @@ class Clock:
 
     @property
     def errors_ns(self) -> Integers:
-        """The error ε at each round trip (ns). Our time is known within ± ε."""
+        """The error ε (ns) at each round trip: our time is known within ± ε."""
         return np.concatenate([(part.high - part.low + 1) // 2 for part in self._stretches])
 
     @property
@@ -141,8 +143,8 @@ class Clock:
         return int(max(self.errors_ns.max(), ((high - low + 1) // 2).max() if len(times) else 0))
 
     def bounds(self, times: Integers) -> Bounds:
-        """Return the two numbers to add to each of the other host's `times`. The sums are the
-        earliest and the latest time on our clock."""
+        """Return two numbers for each of the other host's `times`. If a number is added to the
+        time, the sum is the earliest or the latest time on our clock."""
         low, high = (np.empty(times.shape, np.int64) for _ in range(2))
         for number, part in enumerate(self._stretches):
             inside = times >= part.trips[0, 1] if number else np.ones(times.shape, bool)
@@ -181,8 +183,8 @@ def _stretches(rows: Integers) -> Iterator[_Stretch]:
 
 
 def _between(one: _Stretch, two: _Stretch) -> tuple[int, int]:
-    """Return the span of the other host's time that a step between two stretches skipped or
-    repeated."""
+    """Return the span of the other host's time that is unknown because of a step between two
+    stretches."""
     last = one.trips[-1].tolist()
     first = two.trips[0].tolist()
     apart = 2 * (first[2] - last[0])
@@ -192,10 +194,10 @@ def _between(one: _Stretch, two: _Stretch) -> tuple[int, int]:
 def _columns(rows: Integers, drift: float = DRIFT) -> tuple[Integers, Integers, Integers]:
     """Return three numbers for each round trip.
 
-    The first number is how far the clocks can have drifted apart since the first round trip. The
-    second and the third are the lower and the upper bound on *our time − their time* from this
-    round trip alone. The movement by NTP is subtracted, and the bounds allow for NTP during the
-    round trip.
+    The first number is the largest possible drift between the clocks since the first round trip.
+    The second and the third number are the lower and the upper bound on *our time − their time*.
+    They follow from this round trip alone. The movement by NTP is subtracted. The bounds are wide
+    enough for a movement by NTP during the round trip.
     """
     grown = np.ceil((rows[:, 0] - rows[0, 0]) * drift).astype(np.int64)
     loose = READ_NS + np.ceil((rows[:, 2] - rows[:, 0]) * 2 * DRIFT).astype(np.int64)
@@ -207,35 +209,35 @@ def _columns(rows: Integers, drift: float = DRIFT) -> tuple[Integers, Integers, 
 
 
 def _tightened(rows: Integers, rate: float, drift: float) -> Bounds:
-    """Return the bounds at each round trip that follow from all round trips together. *our time −
-    their time* is assumed to grow at `rate` ± `drift`."""
+    """Return the bounds at each round trip, as they follow from all round trips together. The
+    function assumes that *our time − their time* grows at `rate` ± `drift`."""
     grown, low, high = _columns(rows, drift)
     trend = np.rint((rows[:, 0] - rows[0, 0]) * rate).astype(np.int64)
     return _highest(low - trend, grown) + trend, trend - _highest(trend - high, grown)
 
 
-# Each round trip bounds every other one, because the clocks can drift apart only by a known amount
-# in between. Comparing all pairs would take n² steps. After `grown` is added, the bounds of all
-# earlier round trips can be compared directly, so one running maximum covers all of them. After
-# `grown` is subtracted, one running maximum backward covers all later round trips. The rows must be
-# in the order of our time, and `Clock` sorts them so.
+# Each round trip gives bounds for every other round trip, because the clocks can drift apart only
+# by a known amount between two round trips. Comparing all pairs would take n² steps. After `grown`
+# is added, the bounds of all earlier round trips can be compared directly, so one running maximum
+# covers all of them. After `grown` is subtracted, one running maximum backward covers all later
+# round trips. The rows must be in the order of our time. `Clock` sorts the rows in this order.
 def _highest(low: Integers, grown: Integers) -> Integers:
     before = np.maximum.accumulate(low + grown)
     after = np.maximum.accumulate((low - grown)[::-1])[::-1]
     return np.maximum(before - grown, after + grown)
 
 
-# The search for a step uses `DRIFT` and never a measured rate. A rate is known only within a
-# stretch, and this search finds the stretches. The running maximum and minimum find the first
-# contradiction without comparing all pairs. Then only that row is compared with all earlier rows.
-# The step happened after the last earlier row that contradicts it.
+# The search for a step uses `DRIFT` and never a measured rate. A rate can be measured only within a
+# stretch, and the stretches are not known before this search. The running maximum and minimum find
+# the first contradiction without comparing all pairs. Then only the row with the contradiction is
+# compared with all earlier rows. The step happened after the last earlier row that contradicts it.
 def _step(rows: Integers) -> tuple[int, int] | None:
     """Return the row numbers of the two round trips around the first step, or None if no clock
     stepped.
 
-    The second round trip is the first one that contradicts an earlier one. The first is the last
-    round trip that the second contradicts. The code uses only whole numbers, so the result does not
-    depend on rounding.
+    The second of the two is the first round trip that contradicts an earlier round trip. The first
+    of the two is the last round trip that it contradicts. The code uses only whole numbers, so the
+    result does not depend on rounding.
     """
     grown, low, high = _columns(rows)
     latest_low = np.maximum.accumulate(low + grown) - grown
@@ -256,11 +258,11 @@ def _step(rows: Integers) -> tuple[int, int] | None:
 # locks. `timelines` chooses a span that includes the first and the last time.
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """A mapping from (resource, time) to int64 keys, so that one fast sort orders by resource and
-    time.
+    """A mapping from pairs (resource, time) to int64 keys. One fast sort of the keys orders the
+    pairs by resource and then by time.
 
-    Two keys of one resource differ by as much as their times. Every key of a resource is below
-    every key of the next resource.
+    The difference of two keys of one resource is the difference of their times. Every key of a
+    resource is below every key of the next resource.
     """
 
     first_resource: int
@@ -310,8 +312,8 @@ def read_clocks(workdir: str | os.PathLike[str]) -> dict[Who, Clock]:
 def worker_files(
     workdir: str | os.PathLike[str], kind: str, suffix: str = "bin"
 ) -> Iterator[tuple[Who, Path]]:
-    """Yield the files `kind-worker-pid…` of a run's folder in the order of their names, each with
-    its worker and pid."""
+    """Yield the files `kind-worker-pid…` of a run's folder in the order of their names. Each file
+    comes with its worker and pid."""
     for path in sorted(Path(workdir).glob(f"{kind}-*-*.{suffix}")):
         _, worker, pid = path.name.partition(".")[0].split("-")
         yield (int(worker), int(pid)), path

@@ -1,5 +1,5 @@
-"""A check whether a stored result claims more than its data supports: *the stored result and the
-result that its sections earn → the first difference*.
+"""A check whether a stored result claims more than its data supports: *the stored result, and the
+result that follows from its sections → the first difference*.
 
 Rules
 - Each question of lockbench judges its own results. It computes the verdict again, and also every
@@ -7,10 +7,10 @@ Rules
   writer and reader agree.
 - This module compares words, counts and figures. It does not compare sentences, because a later
   version may phrase them differently.
-- Two figures are equal if they differ by at most 1e-9 of their size. A sum in another order may
-  differ by that much.
-- If the verdict is not a pass, this module compares only the word, status and exit code. Older
-  rules may have computed other figures, and a reader sees the newly computed figures.
+- Two figures are equal if they differ by at most 1e-9 of their size. The same numbers, added in
+  another order, may differ by that much.
+- If the verdict is not a pass, this module compares only the word, status and exit code. An older
+  version may have computed other figures, and readers see the newly computed figures.
 """
 
 from collections.abc import Iterator, Mapping
@@ -33,16 +33,17 @@ SENTENCES = frozenset(
         "label",
     )
 )
-# These sections also depend on another result. They are computed again at each reading and never
-# compared.
+# These sections also depend on another result. They are computed again whenever the result is read,
+# and they are never compared.
 ELSEWHERE = frozenset(("planner",))
-# A command that is interrupted while it judges ends with this code, whatever its verdict.
+# If a command is interrupted while it judges, it ends with this code. Its verdict does not matter.
 INTERRUPTED_CODE = 130
 CLOSE = 1e-9
 
 
 def first_difference(stored: Document, earned: Document) -> str:
-    """Return the first difference between a stored result and the result that its sections earn.
+    """Return the first difference between a stored result and the result that follows from its
+    sections.
 
     The verdict's word is compared first. "" means that there is no difference.
     """
@@ -70,7 +71,7 @@ def first_difference(stored: Document, earned: Document) -> str:
 def _differences(
     stored: object, earned: object, place: str
 ) -> Iterator[tuple[str, object, object]]:
-    """Yield every place at which the two JSON values differ, with both values of that place."""
+    """Yield every place at which the two JSON values differ, with both values."""
     name = place.rpartition(".")[2]
     if name in SENTENCES | ELSEWHERE:
         return
@@ -99,7 +100,7 @@ def _is_same(stored: object, earned: object) -> bool:
 def _shown(value: object) -> str:
     """Return the value as a part of a sentence.
 
-    For a list or an object this is only the number of its entries.
+    For a list or an object, the text has only the number of entries.
     """
     if isinstance(value, list | Mapping):
         return f"{len(value)} entries"

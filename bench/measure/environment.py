@@ -93,7 +93,7 @@ def describe_environment() -> Environment:
 
 
 def environment_warnings() -> list[str]:
-    """Return warnings about this environment for a reader of the figures."""
+    """Return warnings about this environment, for people who read the figures."""
     core = slower_core()
     return [*_commit_warnings(), *([f"lockcore runs from its source: {core}"] if core else [])]
 
@@ -104,7 +104,7 @@ def lockcore_form() -> str:
 
 
 def slower_core() -> str:
-    """Return why the lock is slower than it could be, and the cure.
+    """Return a text that says why the lock is slower than possible, and how to fix this.
 
     The text is "" if the lock is compiled, or if it runs from a developer's checkout. pip hides the
     output of a successful build, so the installation itself cannot show this text.

@@ -1,5 +1,5 @@
-"""Verdicts on experiments whose rows must have an expected outcome: *observations and preconditions
-→ a row's word; rows → a Verdict*.
+"""Verdicts on experiments that expect a certain outcome in every row: *observations and
+preconditions → a row's word; rows → a Verdict*.
 
 A precondition is a sentence that is true or false for a row, for example "a fault took place". If a
 precondition is false, the row neither confirms nor refutes the expectation. But if the lock had two
@@ -17,7 +17,7 @@ AS_EXPECTED: Final = "as expected"
 NOT_SHOWN: Final = "not shown"
 NOT_KNOWN: Final = "not known"
 VIOLATED: Final = "violated"
-# This table maps the word of a row to the verdict word that the row causes for the whole command.
+# This table maps the word of a row to a verdict word of the whole command.
 ROW_WORDS: Mapping[str, Word] = {
     VIOLATED: words.VIOLATED,
     NOT_SHOWN: words.NOT_AS_EXPECTED,
@@ -30,8 +30,9 @@ Preconditions = Mapping[str, bool]
 def row_verdict(*, holds: bool, broken: bool, preconditions: Preconditions) -> RowWord:
     """Return the word of a row.
 
-    `broken` decides first: the lock had two holders at once. A false precondition decides second,
-    and `holds` decides last: the expectation came true.
+    `broken`: the lock had two holders at once. If this is true, it decides the word. Otherwise a
+    false precondition decides. `holds`: the expectation came true. It decides if all preconditions
+    are true.
     """
     if broken:
         return VIOLATED
@@ -56,10 +57,10 @@ def conclude_rows(
 ) -> Verdict:
     """Return the verdict over all rows.
 
-    `rows`: a word and a sentence for each row. A row with any other word than the four of `RowWord`
-    does not count, for example a skipped row.
-    `least`: the number of rows that must be as expected. `also`: further evidence that the verdict
-    needs. `interrupted`: a sentence about the work that Ctrl-C left undone, or "".
+    `rows`: a word and a sentence for each row. If a word is not one of the four of `RowWord`, its
+    row does not count. An example is a skipped row. `least`: the number of rows that must be as
+    expected. `also`: further evidence that the verdict needs. `interrupted`: a sentence about the
+    work that Ctrl-C left undone, or "".
     """
     bad = (VIOLATED, NOT_SHOWN, NOT_KNOWN)
     reasons = {

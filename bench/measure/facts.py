@@ -1,4 +1,4 @@
-"""The measured window, and the number of operations that the schedule has in this window.
+"""The measured window, and how many operations the schedule starts in it.
 
 An operation belongs to the window if its intended start lies in the window.
 """
@@ -14,8 +14,7 @@ from bench.scenario import Delay
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """The measured time. It includes every time t with `start_ns` ≤ t < `stop_ns` on the monotonic
-    clock."""
+    """The measured window: all times t on the monotonic clock with `start_ns` ≤ t < `stop_ns`."""
 
     start_ns: int
     stop_ns: int
@@ -31,13 +30,13 @@ class Window:
         return self.span_ns / 1e9
 
     def holds(self, times_ns: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Return, for each time, whether the time lies in the window."""
+        """Return True for each time that lies in the window."""
         return (times_ns >= self.start_ns) & (times_ns < self.stop_ns)
 
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """The numbers of starts that the schedule of an open loop requests.
+    """How many starts the schedule of an open loop requests.
 
     `window` counts the starts in the measured window. `run` counts the starts from the origin to
     the window's end.
@@ -52,8 +51,8 @@ NO_DUE = Due(0, 0)
 
 
 def mean_of(delay: Delay) -> float:
-    """Return the mean in ms of a hold or think time.
+    """Return the mean (ms) of a hold time or think time.
 
-    For a lognormal delay `ms` is the median, so the mean is ms · exp(σ² / 2).
+    For a lognormal delay, `ms` is the median and the mean is ms · exp(σ² / 2).
     """
     return delay.ms * math.exp(delay.sigma**2 / 2) if delay.kind == "lognormal" else delay.ms

@@ -1,12 +1,12 @@
-"""The sums over a run's history and its workers' reports: *records → the measured sections of
-result.json*.
+"""Sums over the history of a run and the reports of its workers: *records → the measured sections
+of result.json*.
 
 - Outcomes, latencies, votes and attempts count operations whose intended start lies in the window.
   `totals` and `releases` count the whole run. Rates count the grants and returns that happened in
-  the window. The operation itself may have begun earlier.
-- A hand-off is a figure of two operations, and every other figure is of one operation. So workers
-  of other hosts `count` everything except hand-offs for their own operations. The leader merges
-  their counts exactly. It adds the hand-offs of the records that it has.
+  the window, even if the operation began before the window.
+- A hand-off is computed from two operations. Every other figure is a sum over single operations. So
+  a worker of another host can `count` its own operations, without the hand-offs. The leader merges
+  these counts exactly. It then adds the hand-offs from the records that it has received.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -50,8 +50,7 @@ SECTIONS: Mapping[str, Iterable[object]] = {
     "votes": outcomes.KINDS,
     "tenths": range(TENTHS),
     **WAITS,
-    # The numbers of records by bucket, for records that came from other hosts
-    # (bench/hosts/share.py).
+    # How many records from other hosts lie in each bucket (bench/hosts/share.py).
     "buckets": (),
     "counts": (
         "records",
@@ -77,9 +76,9 @@ class Sections:
 class Fold:
     """The sums over one run.
 
-    `window`: the measured time. `due`: the number of starts in the schedule of an open loop. `cut`:
-    the run ended before its time. The `sums` of two folds can be merged if their operations are
-    different and their windows have the same length.
+    `window`: the measured time. `due`: how many starts the schedule of an open loop has. `cut`: the
+    run ended before its time. The `sums` of two folds can be merged if no operation is in both
+    folds and their windows have the same length.
     """
 
     def __init__(
@@ -101,7 +100,8 @@ class Fold:
         self._counts, self._totals = (self.sums.numbers[name] for name in ("counts", "totals"))
 
     def add(self, records: Records) -> None:
-        """Add a part of the history: all operations of its resources, in any order."""
+        """Add a part of the history. The part must have all operations of its resources, in any
+        order."""
         self.count(records)
         self.add_handoffs(records)
 
@@ -110,12 +110,12 @@ class Fold:
         self.sums.histograms["handoff"].add(latency.handoffs(records, self._window))
 
     # Workers of other hosts call this on their own records, and the leader adds up their counts. So
-    # no code in this method may compare two records. A hand-off takes two leases, which may belong
-    # to two hosts. Therefore the leader adds the hand-offs separately, from the records that it
-    # received. The leader must not call `add` for received records, because their hosts have
-    # already counted them.
+    # no code in this method may compare two records. A hand-off needs two leases, and each lease
+    # may belong to a different host. Therefore the leader adds the hand-offs separately, from the
+    # records that it received. The leader must not call `add` for received records, because their
+    # hosts have already counted them.
     def count(self, records: Records) -> None:
-        """Add everything except the hand-offs. `records` may be any operations."""
+        """Add everything except the hand-offs. `records` may have any operations."""
         window = self._window
         sums = self.sums
         inside = records[self._window.holds(records.intended_ns)]
@@ -155,8 +155,8 @@ class Fold:
     ) -> Sections:
         """Return the sections of all operations that were added so far.
 
-        `reports`: the reports of the workers. `server_cpu_s`: the CPU time of all servers in the
-        run.
+        `reports`: the reports of the workers. `server_cpu_s`: the CPU time that all servers used
+        during the run.
         """
         sums = self.sums.numbers
         counts = self._counts
@@ -218,8 +218,7 @@ class Fold:
         offered = self._scenario.rate_per_s
         begun = sum(self._inside(*ACQUIRE_OUTCOMES).values())
         granted = self._inside("granted")["granted"]
-        # The number of due starts comes from the schedule. So the starts of a lost worker are still
-        # due.
+        # The schedule tells how many starts are due. So the starts of a lost worker are still due.
         due = max(begun, self._due.window)
         sustained = None
         if offered is not None and not self._cut:
@@ -322,9 +321,9 @@ def fold(
     reports: Sequence[WorkerNote] = (),
     due: Due = NO_DUE,
 ) -> Sections:
-    """Return the sections of a whole history at once, as `Fold` computes them.
+    """Return the sections of a whole history, as `Fold` computes them.
 
-    A million operations take well under a second.
+    A million operations take much less than a second.
     """
     total = Fold(scenario, window, due)
     total.add(records)
@@ -341,5 +340,6 @@ def _encoded(histograms: Mapping[str, Histogram], reports: Sequence[WorkerNote])
 
 
 def _attempts(histogram: Histogram, rounds: int) -> Attempts:
-    """Return how many attempts an acquire took, and the number of attempts of all acquires."""
+    """Return the section about attempts: the attempts per acquire, and the attempts of all acquires
+    together."""
     return Attempts(**fields_of(Latency.of(histogram, unit_ns=1)), total=rounds)
