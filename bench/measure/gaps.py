@@ -1,26 +1,26 @@
-"""Times in which a load process did not run: *gaps and pauses in files → lost time, and the
+"""The times in which a load process did not run: *gaps and pauses in files → lost time, and the
 acquires that touch a gap or a pause*.
 
 Rules
-- A process is away while it neither runs nor waits for a core. For example, the process or its
-  machine is stopped, frozen or throttled. A wait for a core is not a gap, so a busy machine causes
-  no gaps. Such a wait is scheduler lag, and the verdict LATE covers it.
-- A gap has a beginning, an end, and the time that was lost in between. It begins at the last time
-  the process checked its clocks before the stop.
-- A run is INVALID if one process was away for more than `MOST_SHARE` of the measured window. Rates
-  and latencies of such a run show the stop and not the lock. Below that share, the rates leave out
-  the lost time.
+- A process is away while it neither runs nor waits for a core. For example, the process is away if
+  it or its machine is stopped, frozen or throttled. A wait for a core is not a gap, so a busy
+  machine causes no gaps. The wait counts as scheduler lag, which can lead to the verdict LATE.
+- A gap has a beginning, an end, and a lost time. The gap begins when the process checked its clocks
+  for the last time before the stop.
+- A run is INVALID if one process was away for more than `MOST_SHARE` of the measured window. The
+  rates and latencies of this run show the effect of the stop, so they say nothing about the lock.
+  If the share is smaller, the rates leave out the lost time.
 - An acquire touches a gap if it lasted into the gap. After a gap, the load process works off its
-  backlog for a while. So an acquire also touches the gap if it was due after the gap, within a time
-  as long as the gap. An acquire that touches a gap says nothing about the lock. This rule covers
-  the acquires of every process, because the stopped process may have held the lock.
+  backlog. So an acquire that was due soon after the gap also touches the gap. "Soon" means a time
+  as long as the gap itself. An acquire that touches a gap says nothing about the lock. These rules
+  apply to the acquires of all processes, because the stopped process may have held the lock.
 - If the kernel does not count waits for a core (no /proc/<pid>/schedstat), a wait looks like a
   stop. In this case, only a stop of at least `UNTOLD_NS` is a gap.
-- A pause is any time of `PAUSE_NS` or more in which a process had work and did not run. The process
-  was away, or it waited for a core. A busy machine has many pauses, and pauses never make a run
-  INVALID. Pauses show the machine's part in a latency. So the result has separate histograms of the
-  acquires that touched a pause, by the longest pause of each acquire. `lockbench capacity` reads
-  them.
+- A pause is a time of `PAUSE_NS` or more in which a process had work but did not run. In a pause,
+  the process was away or it waited for a core. A busy machine has many pauses, and pauses never
+  make a run INVALID. Pauses show how much of a latency the machine caused. So acquires that touched
+  a pause have their own histograms in the result, by the longest pause of each acquire. `lockbench
+  capacity` reads these histograms.
 """
 
 import os
@@ -47,7 +47,7 @@ UNTOLD_NS = 100_000_000
 # A run is INVALID if one process was away for more than this share of the window.
 MOST_SHARE = 0.05
 PAUSE_NS = 2_000_000
-# The classes of pauses. Each number is the shortest pause (ms) of its class.
+# The classes of pauses. Each number is the duration (ms) of the shortest pause in its class.
 PAUSES_MS = (2, 4, 8, 16, 32)
 # The kinds of rows in a file of gaps.
 AWAY = 1
@@ -77,8 +77,8 @@ def read_gaps(
 def read_pauses(
     workdir: str | os.PathLike[str], clocks: Mapping[Who, Clock] | None = None
 ) -> list[Gap]:
-    """Return the pauses of all load processes in the same form as `read_gaps`. Every gap is also a
-    pause."""
+    """Return the pauses of all load processes, in the form that `read_gaps` uses. Every gap is also
+    a pause."""
     return _read(workdir, clocks, (AWAY, PAUSED))
 
 
@@ -117,18 +117,18 @@ def touched(records: Records, gaps: Sequence[Gap]) -> NDArray[np.bool_]:
 
 
 # The loop goes from short to long pauses, and a later class overwrites an earlier class. So each
-# acquire gets the class of the longest pause that it touches. One search finds, for each acquire,
-# the first span that ends at or after its beginning. One search is enough only because `_joined`
-# leaves no overlap, so beginnings and ends are both in order. If spans overlapped, acquires would
-# get wrong classes without any error.
+# acquire gets the class of the longest pause that it touches. For each acquire, one search finds
+# the first span that ends at or after the beginning of the acquire. One search is enough only
+# because `_joined` leaves no overlap, so beginnings and ends are both in order. If spans
+# overlapped, acquires would get wrong classes without any error.
 def pause_histograms(records: Records, pauses: Sequence[Gap]) -> dict[str, Histogram]:
     """Return histograms of the durations of the acquires that touch a pause, by class of pause.
 
-    The class of an acquire is that of the longest pause it touches. For example, `paused_8` is for
-    pauses from 8 ms to less than 16 ms. A failed acquire counts as `HIGHEST_NS`.
+    An acquire belongs to the class of the longest pause that it touches. For example, `paused_8` is
+    for pauses from 8 ms to less than 16 ms. A failed acquire counts as `HIGHEST_NS`.
 
-    An acquire touches a pause if it lasted into the pause, or was due within the lost time after
-    the pause.
+    An acquire touches a pause if it lasted into the pause. It also touches the pause if it was due
+    soon after the pause, within a time as long as the lost time.
     """
     classes = np.zeros(len(records), np.int64)
     for least_ms in PAUSES_MS:

@@ -13,9 +13,9 @@ CHUNK_BYTES = 1 << 16
 
 
 # `posix_fallocate` comes before `mmap`, because a store into a mapped page cannot report an error.
-# If the disk were full at a store, the kernel would kill the process with SIGBUS. With
-# `posix_fallocate`, a full disk is an error with a message. Each new chunk is a separate map, so
-# views of earlier chunks stay valid. Callers keep their views for the whole run.
+# If the disk became full during a store, the kernel would kill the process with SIGBUS.
+# `posix_fallocate` reports a full disk as an error. Each new chunk is a separate map, so views of
+# earlier chunks stay valid. Callers keep their views for the whole run.
 class Grown:
     """A file of int64 numbers that grows by mapped chunks. The first chunk creates the file.
 

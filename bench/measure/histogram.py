@@ -2,13 +2,13 @@
 a run → sums of the run*.
 
 - A histogram covers 1 ns to one hour at three significant digits. Buckets, merging and the V2
-  encoding follow Gil Tene's HdrHistogram. Its `getCountsArrayIndex` is computed for whole arrays.
-  Count, sum and maximum are kept separately and are exact.
+  encoding follow Gil Tene's HdrHistogram. This module computes `getCountsArrayIndex` of
+  HdrHistogram for whole arrays. Count, sum and maximum are kept separately and are exact.
 - A percentile is None if fewer than ten samples lie beyond it, because so few samples prove
-  nothing. A percentile is infinite if it falls among the failed operations and there are at least
-  ten of them.
-- If a section of sums begins empty, its names are whole numbers, for example the numbers of
-  callers. The names of all other sections are fixed from the start.
+  nothing. A percentile is infinite if it falls among the failed operations and at least ten
+  operations failed.
+- If a section of sums begins empty, its names are whole numbers, such as the numbers of callers.
+  All other sections have fixed names from the start.
 """
 
 import base64
@@ -28,8 +28,8 @@ DIGITS = 3
 # If fewer samples lie beyond a percentile, it is None.
 SAMPLES_BEYOND = 10
 
-# 2^11 sub-buckets resolve three digits. Only the upper half of a bucket has counts of its own. Its
-# lower half is covered by the bucket before it.
+# 2^11 sub-buckets resolve three digits. Only the upper half of a bucket has its own counts. The
+# values of the lower half belong to the bucket before it.
 _HALF_BITS = 10
 # HdrHistogram's counts_len for 1 ns … 1 hour.
 _BUCKETS = 33 << _HALF_BITS
@@ -84,16 +84,17 @@ class Histogram:
         self.sum_ns += other.sum_ns
         self.max_ns = max(self.max_ns, other.max_ns)
 
-    # The rank is rounded as HdrHistogram rounds it, so a percentile of this class equals that of
-    # the package. The check for ten samples beyond the percentile uses whole numbers, because a
-    # float such as 99.9 / 100 is not exact. With exactly ten samples, the rounding of a float could
-    # decide between a number and None.
+    # The rank is rounded as in HdrHistogram, so this class and the package return the same
+    # percentile. The check for ten samples beyond the percentile uses whole numbers, because a
+    # float such as 99.9 / 100 is not exact. If exactly ten samples lie beyond the percentile, a
+    # float's rounding error could turn a number into None.
     def percentile(self, percent: float, endless: int = 0) -> float | None:
-        """Return the value in ns that `percent` (0 < percent ≤ 100) of the samples do not exceed.
+        """Return the percentile in ns: `percent` (0 < percent ≤ 100) of the samples are at most
+        this value.
 
         The value has three significant digits. It is None if fewer than ten samples lie beyond it.
-        `endless`: the number of further samples that are infinitely long. The value is inf if there
-        are at least ten endless samples and the percentile falls among them.
+        `endless`: how many more samples there are that are infinitely long. The value is inf if
+        `endless` is at least ten and the percentile falls among the infinite samples.
         """
         count = self.count + endless
         # This division rounds up.
@@ -107,8 +108,8 @@ class Histogram:
         return min(highest_of_bucket(bucket), self.max_ns)
 
     def beyond(self, value_ns: float) -> int:
-        """Return how many samples are certainly longer than `value_ns`, at three significant
-        digits."""
+        """Return how many samples are certainly longer than `value_ns`. Samples are known with
+        three significant digits."""
         if value_ns < 0:
             return self.count
         bucket = int(bucket_indices(np.array([int(min(value_ns, HIGHEST_NS))]))[0])
@@ -161,8 +162,8 @@ class Histogram:
 
 
 # HdrHistogram computes this index in Python, for one value at a time. This function uses NumPy and
-# computes a whole column at once. frexp gives the number of bits of each value. A value with more
-# bits than the sub-buckets resolve is shifted right until it fits, and the size of the shift
+# computes a whole column at once. frexp gives the number of bits of each value. If a value has more
+# bits than the sub-buckets resolve, it is shifted right until it fits. The size of the shift
 # selects its bucket. `lowest_of_bucket` and `highest_of_bucket` are the inverse, so all three
 # functions must change together.
 def bucket_indices(values: Integers) -> Integers:
@@ -188,7 +189,7 @@ def highest_of_bucket(index: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class SumsState:
-    """The whole state of one `Sums` object. Another `Sums` object can add it.
+    """The whole state of one `Sums` object. Another `Sums` object can add this state to its own.
 
     `histograms`: the text of each histogram, with its exact sum and maximum (ns).
     """
@@ -199,7 +200,8 @@ class SumsState:
 
 
 class Sums:
-    """The sums of a run: numbers by section and name, histograms by name, and the longest wait."""
+    """The sums of a run: the numbers by section and name, the histograms by name, and the longest
+    wait."""
 
     def __init__(
         self, sections: Mapping[str, Iterable[object]], histograms: Iterable[str] = ()
@@ -219,7 +221,7 @@ class Sums:
 
     @property
     def state(self) -> SumsState:
-        """The state of this object, as `merge` of another `Sums` takes it."""
+        """The state of this object. `merge` of another `Sums` accepts it."""
         histograms = {
             name: (one.encode(), one.sum_ns, one.max_ns) for name, one in self.histograms.items()
         }

@@ -1,8 +1,8 @@
 """The reader of a run's records: *the files of all workers → a numpy array, and counts of missing
 parts*.
 
-- The recorder writes the field `sequence` of a record last (recorder.py). So the reader notices a
-  record that a kill cut short, and loses only this one record.
+- The recorder writes the field `sequence` of a record last (recorder.py). So the reader notices an
+  incomplete record of a killed worker, and it loses only this one record.
 - The pages belong to the kernel, so a `kill -9` of the worker loses no complete record.
 - Readers never map a file, because the writer may shorten the file at the end of the run.
 """
@@ -40,19 +40,18 @@ class History:
     records: Records
     # Records that were cut short, or whose checksum does not match.
     torn: int
-    # The number of files that are missing between other files.
+    # How many files are missing between other files.
     missing_segments: int
-    # The lost attempts of acquires, as `read_lost` returns them. An acquire's last attempt is in
-    # its record.
+    # The lost attempts of acquires, as `read_lost` returns them. The last attempt of an acquire is
+    # in the record of the acquire.
     lost: Integers = field(default_factory=lambda: np.empty((0, 2), np.int64))
-    # The number of records of each worker that has a file.
+    # How many records each worker has. Only workers with a file are listed.
     counts: Mapping[Who, int] = field(default_factory=dict)
     # The `records` at their earliest possible times. None: our clock timed all of them.
     early: Records | None = None
     # The `records` at their latest possible times. None: our clock timed all of them.
     late: Records | None = None
-    # The number of each worker's records that no checksum covers. It counts only records of this
-    # host.
+    # How many records of each worker have no checksum. Only workers of this host count.
     unsealed: Mapping[Who, int] = field(default_factory=dict)
 
     def believed(self, until_ns: int = NEVER_NS) -> "History":
@@ -83,9 +82,9 @@ def read_history(workdir: str | os.PathLike[str], part: int = 0, parts: int = 1)
     """Return the complete records of all workers in `workdir`, ordered by worker and slot. Call
     this function after the workers have ended.
 
-    Reading takes 128 bytes of memory per operation, so a long run is read in several `parts`. Part
-    number `part` (0 ≤ `part` < `parts`) has all operations of the resources whose index modulo
-    `parts` is `part`. Only part 0 counts torn records and missing files.
+    The result needs 128 bytes of memory per operation, so a long run is read in several `parts`.
+    If the index of a resource modulo `parts` is `part` (0 ≤ `part` < `parts`), all operations of
+    the resource are in this part. Only part 0 counts torn records and missing files.
     """
     pieces: list[tuple[Records, Records, Records]] = []
     counts: Counter[Who] = Counter()
@@ -116,21 +115,21 @@ def read_history(workdir: str | os.PathLike[str], part: int = 0, parts: int = 1)
 def read_pieces(workdir: str | os.PathLike[str]) -> Iterator[tuple[Who, Records, int, int]]:
     """Yield one tuple for each file.
 
-    A tuple has the worker with its pid, the complete records, and two numbers. The first number
-    counts the torn records, and the second counts the files that are missing before this file.
+    A tuple has the worker with its pid, the complete records, and two numbers. The first number is
+    how many records are torn. The second number is how many files are missing before this file.
     """
     for worker, records, torn, missing, _ in _read_pieces(workdir):
         yield worker, records, torn, missing
 
 
 # A record is complete if its sequence is its slot + 1. The slot follows from the number of records
-# in the earlier files. If a file is missing, its number of records is unknown. `base` is then −1
-# for all later files, and the first record of each later file gives the slot. A killed writer
-# leaves its last file at full length. The rows of zeros at its end are neither complete nor torn
-# records. `begun` excludes them.
+# in the earlier files. If a file is missing, its number of records is unknown. In this case, `base`
+# is −1 for all later files, and the slot comes from the first record of each later file. A killed
+# writer leaves its last file at full length. The rows of zeros at the end of this file are neither
+# complete nor torn records. `begun` excludes these rows.
 def _read_pieces(workdir: str | os.PathLike[str]) -> Iterator[tuple[Who, Records, int, int, int]]:
-    """Yield the tuples of `read_pieces`, each with one more number: how many records have no
-    checksum."""
+    """Yield the tuples of `read_pieces`. Each tuple has one more number, which is how many records
+    have no checksum."""
     for worker, segments in _by_worker(workdir).items():
         base = 0
         expected = 0
@@ -160,21 +159,21 @@ def _read_pieces(workdir: str | os.PathLike[str]) -> Iterator[tuple[Who, Records
 
 
 def _first_slot(raw: Records) -> int:
-    """Return the slot of the first record of a file, as that record gives it. This is used for a
-    file after a missing file."""
+    """Return the slot of the first record of a file. The slot comes from the record itself, because
+    a file before this file is missing."""
     return int(raw.sequence[0]) - 1 if len(raw) else 0
 
 
 def _whole(raw: Records, first: int) -> NDArray[np.bool_]:
-    """Return which records are complete. The field `sequence` proves that, because it is written
-    last."""
+    """Return which records are complete. A record is complete if it has its `sequence`, because the
+    writer stores this field last."""
     return np.asarray(raw.sequence == first + 1 + np.arange(len(raw)))
 
 
 def placed(records: Records, clock: Clock | None) -> tuple[Records, Records, Records]:
     """Return the records three times on our clock: at their most likely, earliest and latest times.
 
-    `clock`: the clock that timed the records. None means our clock.
+    `clock`: the clock that gave the times in the records. None means our clock.
     """
     if clock is None or not len(records):
         return records, records, records
@@ -187,22 +186,23 @@ def placed(records: Records, clock: Clock | None) -> tuple[Records, Records, Rec
 
 
 def history_parts(workdir: str | os.PathLike[str], operations_per_part: int = 4_000_000) -> int:
-    """Return the number of parts (≥ 1) in which to read the history. Each part has about
+    """Return in how many parts (≥ 1) to read the history, so that each part has about
     `operations_per_part` operations."""
     size = sum(path.stat().st_size for path in Path(workdir).glob("history-*.bin"))
     return max(-(-size // (RECORD_BYTES * operations_per_part)), 1)
 
 
-# For each file, the reader keeps only the number of records that it has handed out. So it cannot
-# skip a record and return to it later. If an operation ended too recently, its record and all later
-# records of the same worker have to wait. The `break` skips the later files for the same reason. A
-# record that was handed out too early would lack later votes, because it is not read again.
+# For each file, the reader only remembers how many records it has returned. So it cannot skip a
+# record and return to it later. If an operation ended too recently, its record and all later
+# records of the same worker have to wait. The `break` skips the later files for the same reason.
+# The reader never reads a record again. So a record that was returned too early would lack its
+# later votes.
 class HistoryTail:
     """A reader in another process that follows the history of a run while the history grows."""
 
     def __init__(self, workdir: str | os.PathLike[str]) -> None:
         self._workdir = Path(workdir)
-        # The number of records already handed out, by path.
+        # How many records of each path were returned so far.
         self._read: dict[Path, int] = {}
 
     def new_records(self, settled_before_ns: int = NEVER_NS) -> Records:
@@ -228,9 +228,8 @@ class HistoryTail:
 
 # The file has its full length from the start, so its size does not show how many records are
 # complete. A binary search finds the first record that has no sequence. The search reads one number
-# per step. A scan would read the whole file again at each call. The search relies on the order of
-# writing. If a writer completed records out of order, the reader would hand out half-written
-# records.
+# per step, and a scan would read the whole file again at each call. The search needs a writer that
+# completes its records in order. With another order, the reader would return half-written records.
 def _read_from(path: Path, record: int) -> Records:
     """Return the complete records of a file, from index `record` on.
 

@@ -1,10 +1,10 @@
-"""The durations of operations: *records → histograms by name → the sections `latency_s`, `waiting`
-and `over_time`*.
+"""How long operations take: *records → histograms by name → the sections `latency_s`, `waiting` and
+`over_time`*.
 
 The fields of `Latencies` explain each duration. `over_time` divides the measured window into at
 most 60 equal slices of about 0.1 s or more. Slices of the same width cover the warm-up. An
-operation belongs to the slice of its intended start, so the window's slices add up to `outcomes`.
-`granted` counts a lease in the slice in which its acquire returned.
+operation belongs to the slice of its intended start, so the slices of the window add up to
+`outcomes`. In contrast, `granted` counts a lease in the slice in which its acquire returned.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -27,7 +27,7 @@ from bench.measure.section import Amount, Count, Section, Share, says
 LATENCIES = ("acquire", "acquire_service", "acquire_failed", "release", "handoff", "hold", "wait")
 # A recipe counts these events itself.
 COUNTED = ("wakeups", "polls")
-# The sections of `Sums` that are about waiting. "leases" counts the leases of each caller.
+# The sections of `Sums` about waiting. The section "leases" counts the leases of each caller.
 WAITS: Mapping[str, tuple[str, ...]] = {"leases": (), "waits": ("retries",)}
 PERCENTILES = {"p50": 50.0, "p90": 90.0, "p99": 99.0, "p999": 99.9, "p9999": 99.99}
 
@@ -84,8 +84,8 @@ class Latency(Percentiles, frozen=True, kw_only=True):
         )
 
     def contradictions(self) -> Iterator[str]:
-        """Yield the sentences of `Percentiles`, and more sentences for figures without samples and
-        for a mean above the maximum."""
+        """Yield the sentences of `Percentiles`. Yield further sentences if a figure has no samples,
+        or if the mean is above the maximum."""
         yield from super().contradictions()
         if not self.count and any(value is not None for value in (self.mean, self.p50, self.max)):
             yield "it has figures, but no samples"
@@ -107,13 +107,13 @@ class AllAcquires(Percentiles, frozen=True, kw_only=True):
     ]
 
     def value_of(self, name: str) -> object:
-        """Return the value that tables show. The value is infinity if too many acquires failed for
-        a number."""
+        """Return the value that tables show. The value is infinity if so many acquires failed that
+        the percentile is infinite."""
         return inf if name in self.infinite else getattr(self, name)
 
     def contradictions(self) -> Iterator[str]:
-        """Yield the sentences of `Percentiles`, and more sentences if failures exceed acquires or
-        an infinite figure has a value."""
+        """Yield the sentences of `Percentiles`. Yield further sentences if `failed` exceeds
+        `count`, or if an infinite figure has a value."""
         yield from super().contradictions()
         if self.failed > self.count:
             yield f"{self.failed} of {self.count} acquires failed"
@@ -222,8 +222,8 @@ class Waiting(Section, frozen=True, kw_only=True):
 
 
 def durations(records: Records) -> dict[str, Integers]:
-    """Return all durations (ns) of operations by name, except `handoff`. A hand-off needs two
-    operations."""
+    """Return all durations (ns) of operations by name. `handoff` is missing, because a hand-off
+    needs two operations."""
     won = acquired(records)
     intended, start, ended = (
         np.ascontiguousarray(records[name]) for name in ("intended_ns", "start_ns", "ended_ns")
@@ -241,12 +241,12 @@ def durations(records: Records) -> dict[str, Integers]:
 
 
 def handoffs(records: Records, window: Window) -> Integers:
-    """Return the times (ns) of the hand-offs whose release was sent in the window. `records` must
-    hold all operations of its resources.
+    """Return how long (ns) each hand-off took, if its release was sent in the window. `records`
+    must hold all operations of its resources.
 
     Two successive grants of a resource are a hand-off if two conditions are met. The earlier holder
-    sent its release before the later grant. Another caller was already waiting at the release, so
-    more acquires had begun than had returned.
+    sent its release before the later grant. When the release was sent, another caller was already
+    waiting, so more acquires had begun than had returned.
     """
     times_ns = [np.empty(0, np.int64)]
     for timeline, rows in timelines(records.resource, extent_ns(records)):
@@ -290,11 +290,11 @@ def blocks(histograms: Mapping[str, Histogram]) -> Latencies:
 
 
 def add_waits(sums: Sums, records: Records, inside: Records) -> None:
-    """Add a part of the history to sums that have the sections `WAITS`.
+    """Add a part of the history to `sums`, which must have the sections `WAITS`.
 
-    `inside`: those of the `records` that lie in the window.
+    `inside`: the `records` in the window.
     """
-    # A caller without a lease is counted with 0 leases.
+    # If a caller got no lease, it counts with 0 leases.
     callers, which = np.unique(inside.caller, return_inverse=True)
     leases = np.bincount(which, acquired(inside), len(callers)).astype(int)
     sums.add("leases", dict(zip(callers.tolist(), leases.tolist(), strict=True)))
@@ -308,9 +308,9 @@ def waiting_of(
 ) -> Waiting:
     """Return the section `waiting`.
 
-    `users`: the least number of callers. `recipe_figures`: the recipe's own counts in each process.
-    `closed`: the load is a closed loop. In a closed loop every user counts as a caller, even if its
-    first acquire never ended.
+    `users`: there are at least this many callers. `recipe_figures`: the recipe's own counts in each
+    process. `closed`: the load is a closed loop. In a closed loop, a user counts as a caller even
+    if its first acquire never ended.
     """
     leases = sums.numbers["leases"].values()
     callers = max(users, len(leases)) if closed else len(leases)
@@ -338,8 +338,8 @@ WIDTHS_S = (0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1_800, 3_600)
 
 @dataclass(frozen=True, slots=True)
 class Slices:
-    """The time slices of a run. `count` equal slices divide the window, which starts at `start_ns`.
-    `lead` slices of the same width come before the window."""
+    """The time slices of a run. The window starts at `start_ns` and has `count` slices of the same
+    width. Before the window, there are `lead` slices of this width."""
 
     start_ns: int
     duration_ns: int
@@ -406,8 +406,8 @@ class OverTime(Section, frozen=True, kw_only=True):
 
 
 def margin_names(instances: int) -> list[str]:
-    """Return the names of the counts of vote margins. The index of a name is the number of
-    instances that granted."""
+    """Return the names under which vote margins are counted. If k instances granted, the name at
+    index k applies."""
     return [f"margin {granted - instances // 2 - 1}" for granted in range(instances + 1)]
 
 
@@ -421,7 +421,7 @@ def sliced_sections(slices: Slices, instances: int) -> dict[str, Iterable[object
 def add_slices(sums: Sums, slices: Slices, instances: int, records: Records) -> None:
     """Add a part of the history to the sums of each slice.
 
-    The code works on columns, because a copy of whole records would cost more than everything else.
+    The code works on columns, because copying whole records would take longer than all other work.
     """
 
     def add(name: str, places: Integers, weights: Integers | None = None) -> None:

@@ -4,7 +4,7 @@ section `limits`*.
 The cgroup of a container may have a CPU quota. When the quota of a period is used up, the kernel
 stops all threads of the container until the next period (throttling). A virtual machine loses CPU
 time to its neighbours (steal). A laptop or a paused machine stops completely (suspend). The figures
-of the load itself show none of these.
+of the load show neither throttling nor steal nor suspend.
 
 Rules: a counter that cannot be read is None and never 0. Quotas may exist in the process's cgroup
 and in all cgroups above it. The tightest quota counts. Throttling is read from the cgroup with the
@@ -31,8 +31,8 @@ _ROOT = Path("/")
 
 
 class Limits(Section, frozen=True, kw_only=True):
-    """The reasons why this machine or container did not run during parts of the measurement. A
-    value of null is not known."""
+    """Why this machine or container did not run during parts of the measurement. A value of null is
+    not known."""
 
     cpu_quota_cores: Annotated[
         float | None,
@@ -52,11 +52,11 @@ class Limits(Section, frozen=True, kw_only=True):
 
     @property
     def throttled_ratio(self) -> float:
-        """The share of the quota's periods in which this container was stopped (0…1)."""
+        """The share (0…1) of periods in which the quota stopped this container."""
         return (self.throttled_periods or 0) / self.periods if self.periods else 0.0
 
     def invalidities(self) -> list[str]:
-        """Return the reasons why no figure of the measurement counts, one sentence each."""
+        """Return the reasons why no figure of the measurement counts. Each reason is a sentence."""
         reasons = []
         if self.throttled_ratio > THROTTLED_MOST:
             quota = "" if self.cpu_quota_cores is None else f" of {self.cpu_quota_cores:g} cores"
@@ -73,7 +73,7 @@ class Limits(Section, frozen=True, kw_only=True):
         return reasons
 
     def warnings(self) -> list[str]:
-        """Return warnings for a reader of figures that still count."""
+        """Return warnings for people who read the figures, if the figures still count."""
         sentences = []
         if self.throttled_periods and self.throttled_ratio <= THROTTLED_MOST:
             sentences.append(
@@ -158,8 +158,8 @@ def quota_cores(root: Path = _ROOT) -> float | None:
 
 
 def usable_cores(root: Path = _ROOT) -> float:
-    """Return how many cores this process may use. These are the cores in its affinity mask, or
-    fewer if a quota allows fewer."""
+    """Return how many cores this process may use. The affinity mask sets this number, and a quota
+    may lower it."""
     cores = float(len(os.sched_getaffinity(0)))
     quota = quota_cores(root)
     return cores if quota is None else min(cores, quota)
@@ -189,8 +189,8 @@ def _groups(root: Path) -> Iterator[Path]:
 
 
 def _mounted(root: Path, *, is_second: bool) -> tuple[Path | None, str]:
-    """Return the mount point of the CPU cgroups of one version, and the cgroup that is mounted
-    there (proc(5), mountinfo)."""
+    """Return the mount point of the CPU cgroups of one version. Also return which cgroup is mounted
+    at this mount point (proc(5), mountinfo)."""
     for line in _lines(root / "proc/self/mountinfo"):
         fields = line.split()
         if "-" not in fields:

@@ -1,6 +1,6 @@
 """Outcomes and votes of operations: *records → counts by kind, margins, split votes*.
 
-A record has the votes of the operation's last round at the moment when the round closed. Only
+A record has the votes of the last round of its operation, as they were when the round closed. Only
 leases have a vote margin, which is granted − quorum.
 """
 
@@ -40,7 +40,7 @@ class Outcomes(Section, frozen=True, kw_only=True):
 
 
 class OutcomeShares(Section, frozen=True, kw_only=True):
-    """The share of each outcome in all acquires. A share is null if there were no acquires."""
+    """The share of all acquires that had each outcome. Without acquires, a share is null."""
 
     acquired: Annotated[
         Share | None,
@@ -67,7 +67,7 @@ class Releases(Section, frozen=True, kw_only=True):
 
 
 class Votes(Section, frozen=True, kw_only=True):
-    """The votes of the last round of each operation, at the moment when the round closed."""
+    """The votes of the last round of each operation, as they were when the round closed."""
 
     margin: Annotated[dict[str, Count], says("leases by vote margin (granted − quorum)")]
     granted: Annotated[Count, says("the key was set")]
@@ -96,12 +96,12 @@ def acquired(records: Records) -> NDArray[np.bool_]:
 
 
 def count_acquires(records: Records) -> Counts:
-    """Return the number of acquires by outcome."""
+    """Return how many acquires had each outcome."""
     return _count(records.outcome, ACQUIRE_OUTCOMES)
 
 
 def count_releases(records: Records) -> Counts:
-    """Return the number of releases by outcome. Operations without a release do not count."""
+    """Return how many releases had each outcome. Operations without a release do not count."""
     return _count(records.outcome >> 8, RELEASE_OUTCOMES)
 
 
@@ -111,7 +111,7 @@ def _count(codes: NDArray[np.int64], names: tuple[str, ...]) -> Counts:
 
 
 def count_votes(records: Records) -> Counts:
-    """Return the number of votes by kind, over all operations."""
+    """Return how many votes of each kind all operations got together."""
     return {kind: int(votes_of(records, kind).sum()) for kind in KINDS}
 
 

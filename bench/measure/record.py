@@ -2,8 +2,8 @@
 
 - A record is 16 little-endian int64 (`RECORD_FIELDS`). Times are nanoseconds of CLOCK_MONOTONIC. A
   time of 0 means that the event did not happen.
-- The worker writes a record when its operation has ended. Before that, a separate page holds the
-  start of the operation (begun.py).
+- The worker writes the record of an operation when the operation has ended. Before that, a separate
+  page holds the start of the operation (begun.py).
 - The function `sound` finds the records that are possible.
 """
 
@@ -58,7 +58,7 @@ class OperationFacts(Section, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, record: np.void) -> Self:
-        """Return the facts of a record, with the outcomes as words."""
+        """Return the facts of a record. Outcomes are words instead of codes."""
         fields: dict[str, Any] = {name: int(record[name]) for name in RECORD_FIELDS}
         code = fields["outcome"]
         outcomes = {
@@ -90,8 +90,9 @@ OUTCOMES = (
 # Outcome.value -> code
 OUTCOME_CODES: dict[str, int] = {name: code for code, name in enumerate(OUTCOMES)}
 
-# This bit of `outcome` says that the operation belongs to a reader. An operation without this bit
-# must not share the resource with readers, nor with more than `capacity` - 1 other operations.
+# This bit of `outcome` says that the operation belongs to a reader. Without this bit, the operation
+# must not share the resource with readers. It may share the resource with at most `capacity` - 1
+# other operations.
 READER = 1 << 16
 
 # `caller` = index of the worker × CALLERS_PER_WORKER + number of the caller in that worker.
@@ -101,8 +102,7 @@ TIMES = 9
 
 
 class RecordColumn:
-    """A field of `Records` as an attribute. With attributes, an editor and mypy know the names of
-    the fields."""
+    """A field of `Records` as an attribute, so that an editor and mypy know its name."""
 
     def __set_name__(self, _owner: type, name: str) -> None:
         self._name = name
@@ -177,7 +177,7 @@ _DENIED = [OUTCOME_CODES[name] for name in ("contended", "split_vote", "unreacha
 _GIVEN_BACK = [OUTCOME_CODES[name] for name in ("none", "released", "gone", "unreachable")]
 
 
-# This bit of `votes` says that some votes came after the record was written.
+# This bit of `votes` means that some votes arrived after the record was written.
 LATE_VOTES = 1 << 48
 
 
@@ -224,8 +224,8 @@ def sound(records: Records) -> NDArray[np.bool_]:
 
 
 def ends_ns(records: Records) -> Integers:
-    """Return the end of each operation (ns). This is when its release returned, or when its acquire
-    returned if there was no release."""
+    """Return the end of each operation (ns). An operation ends when its release returns. Without a
+    release, it ends when its acquire returns."""
     return np.asarray(np.maximum(records.ended_ns, records.release_replied_ns))
 
 

@@ -1,10 +1,10 @@
 """The writer of a history: *one finished operation → a record in a memory-mapped file*.
 
-In a wheel, this file is compiled, like the core (lockcore/compiled.py). In compiled code, each
-field stays a machine int64 from the caller to the file. It never becomes a Python object.
+In a wheel, this file is compiled, like the core (lockcore/compiled.py). In compiled code, a field
+is passed from the caller to the file as a machine int64 and never becomes a Python object.
 
 record.py defines the form of a record. Rules: the recorder writes the field `sequence` last. Only
-one thread writes. Each full block of records gets a checksum (seals.py).
+one thread writes records. Each full block of records gets a checksum (seals.py).
 """
 
 import mmap
@@ -27,7 +27,7 @@ SEQUENCE: Final = RECORD_FIELDS.index("sequence")
 
 
 class Segment:
-    """One file of a history while it is mapped.
+    """One mapped file of a history.
 
     `base`: the slot of the first record in the file. `fields`: the file as an array of int64.
     """
@@ -56,22 +56,22 @@ class Recorder:
         self._prefix = Path(workdir) / f"history-{worker_index}-{os.getpid()}"
         self._segment_records = segment_records
         self._older: Segment | None = None
-        # The number of operations recorded.
+        # How many operations have been recorded.
         self.written = 0
         self._limit = segment_records
         self._record = BytesWriter()
         self._seals = Seals(workdir, HISTORY, worker_index)
-        # The number of records that have a checksum.
+        # How many records have a checksum.
         self._sealed = 0
         self._seal_at = min(BLOCK, segment_records)
         self._segment = self._make_segment(0)
 
     # Each field is one positional argument, because building a tuple would cost time in every
-    # operation. The method collects the fields outside the file, with a sequence of 0, and copies
-    # them to the file at once. Then it stores the sequence separately. The bytes of a copy may
-    # arrive in any order. If the copy contained the sequence, a reader in another process could see
-    # the sequence beside half-written fields. In compiled code, an `i64` goes from the caller to
-    # the file and never becomes a Python object.
+    # operation. The method first collects the fields in a buffer, with a sequence of 0. It copies
+    # the buffer to the file in one step and then stores the sequence separately. The bytes of a
+    # copy may arrive in any order. If the copy contained the sequence, a reader in another process
+    # could see the sequence beside half-written fields. In compiled code, an `i64` is passed from
+    # the caller to the file and never becomes a Python object.
     def write(  # noqa: PLR0917
         self,
         intended_ns: i64,
@@ -127,10 +127,10 @@ class Recorder:
         return slot
 
     def _seal(self) -> None:
-        """Store the checksum of all records since the last checksum. These records are all in one
+        """Store one checksum of all records that have no checksum yet. These records are all in one
         file."""
         base = self._segment.base
-        # If a full disk has prevented an earlier checksum, the records of that block stay without a
+        # If the disk was full at an earlier checksum, the records of that block stay without a
         # checksum.
         first = max(self._sealed, base)
         if self.written > first:
@@ -142,10 +142,10 @@ class Recorder:
         self._seal_at = min(self._sealed + BLOCK, base + self._segment_records)
 
     # Only the newest two files are mapped. If a round closes after its file is unmapped, its votes
-    # remain undecided. The search starts with the newer file, because a slot of the newer file is
-    # above the bases of both files. In the other order, the search would look for a new slot beyond
-    # the end of the older file. A patch never breaks a checksum, because checksums leave out the
-    # votes (seals.py).
+    # remain undecided. The search starts with the newer file, because a slot in the newer file is
+    # above the bases of both files. If the search started with the older file, it would look for
+    # such a slot beyond the end of the older file. A patch never breaks a checksum, because
+    # checksums leave out the votes (seals.py).
     def patch_votes(self, slot: int, votes: int) -> bool:
         """Replace the votes of a written record. Call this after the round has closed.
 
@@ -158,8 +158,8 @@ class Recorder:
         return False
 
     def read(self, slot: int, limit: int) -> Records:
-        """Return up to `limit` (≥ 0) written records from `slot` (≥ 0) on. All returned records are
-        in one segment."""
+        """Return at most `limit` (≥ 0) written records, from `slot` (≥ 0) on. All returned records
+        are in one segment."""
         base = slot - slot % self._segment_records
         stop = min(slot + limit, base + self._segment_records, self.written)
         if stop <= slot:

@@ -3,7 +3,7 @@
 Writing is atomic (temporary file, fsync, rename) and never replaces an existing result. A written
 result holds no secret, because `masked_command` masks the command line. Reading masks the result
 again, because a stored result is data from outside. `bench.report.answer` converts the result to
-its type. It refuses a result whose verdict word contradicts the sections.
+its type. If the verdict word contradicts the sections, `bench.report.answer` refuses the result.
 """
 
 import contextlib
@@ -20,7 +20,8 @@ from bench.measure.verdict import Verdict
 
 SCHEMA_VERSION: Final = 1
 RESULT_NAME = "result.json"
-# lockbench refuses a larger result. The result of a one-hour run with pictures has a few MiB.
+# lockbench refuses a result that is larger than this. For comparison, a one-hour run with pictures
+# has a result of a few MiB.
 MOST_BYTES = 256 << 20
 
 
@@ -65,7 +66,7 @@ def write_whole(path: Path, text: str, cure: str) -> None:
     """Write all of `text` into the file `path`, or nothing. If `path` is a device or a pipe, write
     into it and do not replace it.
 
-    Raises EnvironmentNotReadyError with the text `cure`.
+    Raises EnvironmentNotReadyError. The error shows the text `cure`.
     """
     whole = path.is_file() or not path.exists()
     partial = path.with_name(f".{path.name}.{os.getpid()}") if whole else path
@@ -84,8 +85,8 @@ def write_whole(path: Path, text: str, cure: str) -> None:
 
 
 def read_result(place: Path) -> dict[str, object]:
-    """Return the JSON value of the result in a folder or file. The value is not yet checked against
-    its type.
+    """Return the JSON value of the result in a folder or file. This function does not check whether
+    the value fits its type.
 
     Raises UsageError if the file is not a result, has another schema version, or holds NaN or an
     infinite number.
@@ -136,7 +137,8 @@ def _finite(text: str) -> float:
 
 
 def _masked(value: object) -> object:
-    """Return the value without secrets. Another writer of the file may have left secrets in it."""
+    """Return the value without secrets. Another program may have written the file with secrets in
+    it."""
     if isinstance(value, dict):
         return {key: _masked(one) for key, one in value.items()}
     if isinstance(value, list):

@@ -1,9 +1,9 @@
-"""Questions to git about a checkout: *a folder and a git command → git's answer, or the command to
-type if git refuses*.
+"""Git commands about a checkout: *a folder and a git command → git's answer, or a command that
+helps if git refuses*.
 
 Rules: git refuses to read the checkout of another user ("dubious ownership"). This happens in a
 container if the checkout was made outside the container. In this case, lockbench shows the command
-that git recommends, instead of reporting a missing revision. Source: git-config(1), about
+that git recommends. It does not report a missing revision. Source: git-config(1), about
 safe.directory.
 """
 
@@ -30,7 +30,7 @@ def ask_git(
 
 
 def refusal_of(done: subprocess.CompletedProcess[bytes], folder: Path) -> str:
-    """Return a sentence with the cure if git refuses a checkout of another user. Otherwise return
+    """If git refuses a checkout of another user, return a sentence with the cure. Otherwise return
     ""."""
     line = _LINE.search(done.stderr.decode(errors="replace")) if done.returncode else None
     if line is None:

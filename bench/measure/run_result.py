@@ -1,4 +1,4 @@
-"""The types of one run's result: *load, servers, figures, checks of trust → sections*.
+"""The types of the result of one run: *load, servers, figures, facts about trust → sections*.
 
 Rules: the name of a field ends in its unit (_s seconds, _ns nanoseconds of CLOCK_MONOTONIC, _us
 microseconds, _ratio 1 = 100 %). A value of null is not known or not applicable. Users can set
@@ -75,8 +75,8 @@ class Rate(Section, frozen=True, kw_only=True):
 
 
 class Attempts(Latency, frozen=True, kw_only=True):
-    """The number of rounds per lease. The figures are rounds instead of seconds, and each sample is
-    a lease."""
+    """How many rounds a lease took. The figures are rounds instead of seconds, and each sample is a
+    lease."""
 
     total: Annotated[
         Count, says("rounds of all operations in the window, failed operations included")
@@ -84,7 +84,7 @@ class Attempts(Latency, frozen=True, kw_only=True):
 
 
 class Cost(Section, frozen=True, kw_only=True):
-    """The cost of a lease over the whole run. Each figure is an amount divided by the number of
+    """The cost of a lease over the whole run. Each figure is an amount divided by the number of all
     leases. The amounts include lost rounds, clean-up and releases."""
 
     commands_per_acquire: Annotated[
@@ -175,8 +175,7 @@ class GeneratorHealth(Section, frozen=True, kw_only=True):
     gaps: Annotated[tuple[LoadGap, ...], says("the longest gaps in order of time, at most 50")] = ()
 
     def contradictions(self) -> Iterator[str]:
-        """Yield a sentence if a verdict other than VALID has no reason, or if VALID has a
-        reason."""
+        """Yield a sentence if VALID has a reason, or if any other verdict has none."""
         if (self.verdict == "VALID") != (self.reason is None):
             yield f"{self.verdict} beside the reason {self.reason!r}"
 
@@ -357,14 +356,14 @@ class FleetFacts(Section, frozen=True, kw_only=True):
 
     @property
     def servers_text(self) -> str:
-        """The names and versions of the servers, such as `redis 7.0.15`. The text is empty if no
-        server is known."""
+        """The names and versions of the servers, such as `redis 7.0.15`. If no server is known, the
+        text is empty."""
         return servers_text(self.instances)
 
     @property
     def policy(self) -> str | None:
-        """The AOF policy of all instances. It is None if the policies differ, or if the policy of
-        an instance is unknown."""
+        """The AOF policy that all instances have. If the policies differ or one policy is unknown,
+        this is None."""
         policies = {one.fsync for one in self.instances}
         return self.fsync or (policies.pop() if len(policies) == 1 else None)
 
@@ -387,8 +386,8 @@ class FleetFacts(Section, frozen=True, kw_only=True):
 
 
 class OwnFleet(Section, frozen=True, kw_only=True):
-    """The servers of an experiment that starts all of them. A value is null if the servers differ,
-    or if the experiment did not ask them."""
+    """The servers of an experiment that starts all its servers. If the servers differ in a value,
+    or the experiment did not read it, the value is null."""
 
     started: Annotated[Literal[True], says("they were started for it")] = True
     server: Annotated[ServerBinary, says("the program")]
@@ -422,8 +421,7 @@ class InfoDelta:
 
     @property
     def delayed_fsyncs(self) -> int | None:
-        """The number of AOF writes that waited for an fsync, or None if INFO does not have the
-        number."""
+        """How many AOF writes waited for an fsync, or None if INFO does not have this count."""
         count = self.aof.get("aof_delayed_fsync")
         return count if isinstance(count, int) else None
 
@@ -456,7 +454,7 @@ class InstanceSeen(Section, frozen=True, kw_only=True):
 
     @property
     def is_well(self) -> bool:
-        """Whether the instance voted to the end without an error."""
+        """True if the instance voted until the end without an error."""
         return self.state == "voting" and not self.errors
 
 
@@ -535,7 +533,7 @@ class JudgedThreshold(Section, frozen=True, kw_only=True):
 
 
 class RunFigures(Document, frozen=True, kw_only=True):
-    """The first half of a run's result: the load, the servers, and the figures of the
+    """The first half of the result of a run: the load, the servers, and the figures of the
     operations."""
 
     kind: Annotated[Literal["run"], says("the kind of this result")] = "run"
@@ -563,7 +561,7 @@ class RunFigures(Document, frozen=True, kw_only=True):
 
 
 class RunResult(RunFigures, frozen=True, kw_only=True):
-    """One run with its figures, and with the facts that tell whether the figures can be trusted."""
+    """One run with its figures, and with facts that show whether to trust the figures."""
 
     instances: Annotated[tuple[InstanceReport, ...], says("one entry per instance")]
     generator: Annotated[GeneratorHealth, says("whether the load was as requested")]

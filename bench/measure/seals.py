@@ -2,14 +2,14 @@
 unchanged*.
 
 Rules
-- To seal a block means to store its checksum. Each block is sealed once: when the block is full,
-  when its file is full, or when its writer closes. A killed writer leaves unsealed rows. These rows
-  are not a fault, because the run ended early. A writer that ended in order leaves no unsealed
-  rows.
+- To seal a block means to store its checksum. Each block is sealed once. This happens when the
+  block is full, when its file is full, or when its writer closes. A killed writer leaves unsealed
+  rows. These rows are not a fault, because the run ended early. A writer that ended in order leaves
+  no unsealed rows.
 - The votes of a record may arrive after its block is sealed, so the checksum leaves out the votes.
   No verdict depends on votes.
-- The checksum is zlib's CRC-32 (RFC 1952). It detects every single flipped bit. Of other changes,
-  it misses about one in 4 × 10⁹.
+- The checksum is zlib's CRC-32 (RFC 1952). It detects every change of a single bit. It misses about
+  one in 4 × 10⁹ of all other changes.
 - The checksum of 512 records takes 45 µs (2026-11-27, two busy cores), which is 0.09 µs per record.
 """
 
@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from bench.measure.clocks import Integers, Who, rows_of
 from bench.measure.grown import Grown
 
-# The first parts of the file names: seals of records, and seals of lost attempts.
+# The first parts of file names, for seals of records and for seals of lost attempts.
 HISTORY = "seals"
 LOST = "lostseals"
 BLOCK = 512  # rows
@@ -50,7 +50,7 @@ def sum_of(rows: Integers, without: int = -1) -> int:
 
 
 class Seals:
-    """The writer of checksums for the rows of one kind that worker `worker` writes in this
+    """The writer of checksums for one kind of rows. Worker `worker` writes these rows in this
     process."""
 
     def __init__(self, workdir: str | os.PathLike[str], kind: str, worker: int) -> None:
@@ -101,7 +101,7 @@ def read(workdir: str | os.PathLike[str], kind: str, who: Who) -> list[Block]:
 
 
 def malformed(blocks: Sequence[Block]) -> int:
-    """Return how many blocks are impossible. No writer can have sealed such a block."""
+    """Return how many blocks are impossible, because no writer can have sealed them."""
     return sum(
         not (first >= 0 and 0 < count <= MOST_ROWS and 0 <= total < 1 << 32)
         for first, count, total in blocks
@@ -110,9 +110,9 @@ def malformed(blocks: Sequence[Block]) -> int:
 
 # Every file is checked against all blocks of its worker, and some of these blocks may belong to
 # other files. A block never spans two files, because the recorder seals at the end of each file. So
-# a block that is not completely within these rows is not a fault by itself. A damaged seal does not
-# stay hidden, because its rows count as unsealed. If a worker ended in order, unsealed rows make
-# safety UNKNOWN (`without_seal`).
+# it is not a fault if a block is not completely within these rows. A damaged seal is still noticed,
+# because its rows count as unsealed. If a worker ended in order, unsealed rows make safety UNKNOWN
+# (`without_seal`).
 def check(
     blocks: Sequence[Block],
     first: int,
@@ -120,8 +120,8 @@ def check(
     written: NDArray[np.bool_],
     without: int = -1,
 ) -> tuple[NDArray[np.bool_], int]:
-    """Return which `rows` are in a block with a wrong checksum, and how many complete rows are in
-    no block.
+    """Return which `rows` are in a block with a wrong checksum. Also return how many complete rows
+    are in no block.
 
     `first`: the number of the first row. `written`: which rows are complete.
     """

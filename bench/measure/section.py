@@ -3,11 +3,11 @@ Schema*.
 
 - A field is `Annotated[type, says("one sentence")]`, and the field's name has the unit.
   `bench.measure.words` explains how tables choose their fields. A field that was added later has a
-  default, so that older results can be read. Unknown keys of newer results are ignored.
+  default, so lockbench can read older results. It ignores unknown keys of newer results.
 - `make schemas` writes the output of `schema_of` next to each type. Nobody writes a schema by hand.
 - Only this file uses msgspec to read JSON, and only in one thread at a time. msgspec 0.22 analyses
-  each type at its first use. If two threads first use a type at the same time, the second thread
-  uses the unfinished analysis of the first thread. Then the process ends with SIGSEGV.
+  each type at its first use. If two threads use a new type at the same time, the second thread uses
+  the unfinished analysis of the first thread. Then the process ends with SIGSEGV.
 """
 
 import json
@@ -102,12 +102,12 @@ def converted(value: object, kind: type[Found]) -> Found:
 def typed(value: object, kind: type[Found], name: str = "this") -> Found:
     """Return the JSON value `value` as a `kind`.
 
-    Raises UsageError. Its message names the part of `name` that does not fit the type.
+    Raises UsageError. The message says which part of `name` does not fit the type.
     """
     try:
         return converted(value, kind)
     except (msgspec.ValidationError, UnicodeEncodeError) as error:
-        # UnicodeEncodeError means that a text holds half a surrogate pair.
+        # UnicodeEncodeError means that a text contains only half of a surrogate pair.
         raise UsageError(
             f"{name} is not a complete {kind.__name__} of lockbench ({error}); make it again"
         ) from None

@@ -29,7 +29,8 @@ class ServerBinary:
 
 @dataclass(frozen=True, slots=True)
 class SyncLatency:
-    """The time that an append of 100 bytes and its fdatasync take on the disk of the servers."""
+    """How long it takes to append 100 bytes to a file on the servers' disk and to sync them with
+    fdatasync."""
 
     count: Annotated[Count, says("how often it was measured")]
     p50_s: Annotated[Amount, says("half took no longer")]
@@ -39,8 +40,8 @@ class SyncLatency:
 
 @dataclass(frozen=True, slots=True)
 class InstanceFacts:
-    """Facts about one instance. A fact of null was not reported or not permitted, and `warnings`
-    say why."""
+    """Facts about one instance. If a fact is null, the instance did not report it or did not permit
+    the query. `warnings` say why."""
 
     index: Annotated[Count, says("position in the list of targets")]
     address: Annotated[str, says("host:port or socket path, without secrets")]

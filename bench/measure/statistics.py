@@ -1,14 +1,13 @@
-"""Statistics without side effects: *counts of successes, values of two sides, leases per tenth of
-the window → interval, shift, trend*.
+"""Pure functions for statistics: *counts of successes, values of two sides, leases per tenth of the
+window → interval, shift, trend*.
 
 - A share has Wilson's score interval (1927).
 - A shift is the Hodges-Lehmann estimate with its exact interval. The interval for pairs comes from
-  Wilcoxon's signed ranks. The interval for two independent samples comes from Mann and Whitney's
-  rank sums.
-- The slope of a trend is Theil-Sen's, so one bad tenth of the window cannot reverse the slope. A
-  trend gives a warning if both of two conditions are true. The rate changed by more than 10 % over
-  the window. A Mann-Kendall test rejects "no trend" at 5 % (n = 10: |S| ≥ 23 has probability
-  0.047).
+  Wilcoxon's signed ranks. The interval for two independent samples comes from the rank sums of Mann
+  and Whitney.
+- The slope of a trend is Theil-Sen's, so one bad tenth of the window cannot reverse the slope.
+  There is a warning about a trend if the rate changed by more than 10 % over the window, and a
+  Mann-Kendall test rejects "no trend" at 5 % (n = 10: |S| ≥ 23 has probability 0.047).
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -80,8 +79,8 @@ class Spread(Section, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class Shift:
-    """The distance between two sides, as a difference of logarithms. `low` and `high` are ±inf if
-    there are too few values for the `confidence`."""
+    """The distance between two sides, as a difference of logarithms. If there are too few values
+    for the `confidence`, `low` and `high` are infinite."""
 
     shift: float
     low: float
@@ -91,13 +90,14 @@ class Shift:
 
     @property
     def ratios(self) -> tuple[float, float] | None:
-        """The interval of the ratio whose logarithm this is; None if it has no ends."""
+        """The interval of the ratio, which is exp of the shift. It is None if `low` and `high` are
+        infinite."""
         return (exp(self.low), exp(self.high)) if isfinite(self.high) else None
 
 
 def paired_shift(differences: Sequence[float], confidence: float) -> Shift:
     """Return the estimated shift with an interval of `confidence` (0…1). `differences` has one
-    value per pair, and at least one."""
+    value per pair, and there is at least one pair."""
     values = np.asarray(differences, float)
     first, second = np.triu_indices(len(values))
     averages = np.sort((values[first] + values[second]) / 2)
@@ -106,8 +106,8 @@ def paired_shift(differences: Sequence[float], confidence: float) -> Shift:
 
 
 def unpaired_shift(first: Sequence[float], second: Sequence[float], confidence: float) -> Shift:
-    """Return by how much `second` is above `first`. Both are independent samples of logarithms with
-    at least one value each."""
+    """Return by how much `second` is above `first`. The two samples are independent. Each sample
+    has at least one logarithm."""
     a = np.asarray(first, float)
     b = np.asarray(second, float)
     differences = np.sort((b[None, :] - a[:, None]).ravel())
@@ -116,8 +116,8 @@ def unpaired_shift(first: Sequence[float], second: Sequence[float], confidence: 
 
 
 def spread(differences: Sequence[float]) -> float | None:
-    """Return the standard deviation of one pair's log ratio, or None if there are fewer than three
-    pairs."""
+    """Return the standard deviation of the log ratio of a pair. Return None if there are fewer than
+    three pairs."""
     return float(np.std(np.asarray(differences, float), ddof=1)) if len(differences) > 2 else None
 
 
@@ -147,11 +147,11 @@ def _depth(shares: Array, confidence: float) -> int:
     return int(np.searchsorted(below, (1 - confidence) / 2 + 1e-12, side="right"))
 
 
-# The cache keeps one array per number of pairs, and no code changes these arrays.
+# For each number of pairs, the cache keeps one array. No code changes these arrays.
 @cache
 def _signed_rank_shares(pairs: int) -> Array:
-    """Return, for each sum of positive ranks, the share of the 2ⁿ sign patterns that give this
-    sum."""
+    """Return one share for each sum of positive ranks. It is the share of the 2ⁿ sign patterns that
+    have this sum."""
     shares = np.ones(1)
     # Each rank is positive or negative with equal probability, and only positive ranks count.
     for rank in range(1, pairs + 1):
@@ -160,14 +160,14 @@ def _signed_rank_shares(pairs: int) -> Array:
 
 
 def _rank_sum_shares(first: int, second: int) -> Array:
-    """Return, for each Mann-Whitney sum, the share of the orders of two samples that give this
-    sum."""
+    """Return one share for each Mann-Whitney sum. It is the share of all orders of the two samples
+    that have this sum."""
     most = first * second
-    # The numbers of orders, as Python integers. The first index is how many values of `first` are
-    # placed, and the second index is the sum so far.
+    # How many orders there are, as Python integers. The first index is how many values of the first
+    # sample are placed. The second index is the sum so far.
     orders = np.zeros((first + 1, most + 1), object)
     orders[0, 0] = 1
-    # `before` is the number of values of the second sample that are already placed.
+    # `before`: how many values of the second sample are already placed.
     for before in range(second + 1):
         for came in range(1, first + 1):
             orders[came, before:] += orders[came - 1, : most + 1 - before]

@@ -2,11 +2,10 @@
 Verdict*.
 
 - A bad word wins over an unknown word, and one certain case is enough for a bad word. An unknown
-  word wins over a good word. A good word needs enough evidence, and there must be no reason for any
-  other word.
-- Only `conclude` decides. If several words have reasons, the first of their exit codes in this
-  order counts:
-  130, 2, 3, 5, 1, 4, 0.
+  word wins over a good word. A good word needs enough evidence, and no other word may have a
+  reason.
+- Only `conclude` decides. If several words have reasons, the command ends with the first of their
+  exit codes in this list: 130, 2, 3, 5, 1, 4, 0.
 - `WORDS` holds every word. The README's table is generated from it.
 """
 
@@ -18,8 +17,8 @@ from typing import Annotated, Literal, Self
 from bench.measure.section import Count, Section, says
 
 INTERRUPTED_CODE = 130
-# The precedence of exit codes, highest first. No word has the code 2 or 3, but a failed command may
-# have them.
+# The precedence of exit codes, highest first. No word has the code 2 or 3, but a command that fails
+# may end with one of them.
 _PRECEDENCE = (INTERRUPTED_CODE, 2, 3, 5, 1, 4, 0)
 Status = Literal["pass", "fail", "inconclusive", "invalid", "violated"]
 # If fewer leases were tested, the verdict says nothing about safety.
@@ -38,8 +37,9 @@ class Kind(Enum):
 class Word:
     """A verdict word.
 
-    `text`: the printed word. `status`: the group of the word in result.json. `needs`: the evidence
-    or reason that a command needs to give this word. `means`: what a reader learns from the word.
+    `text`: the printed word. `status`: the group to which the word belongs in result.json. `needs`:
+    the evidence or reason that a command needs to give this word. `means`: what a reader learns
+    from the word.
     """
 
     text: str
@@ -67,8 +67,8 @@ class Evidence(Section, frozen=True):
 
     @classmethod
     def none_in(cls, tested: str, count: int, least: int = 1) -> Self:
-        """Return evidence that something did not happen in any of `count` cases. The upper bound on
-        its rate is 3 ÷ n, the rule of three."""
+        """Return evidence that something did not happen in any of n = `count` cases. By the rule of
+        three, the upper bound on its rate is 3 ÷ n."""
         return cls(
             tested,
             count,
@@ -92,7 +92,7 @@ class Verdict(Section, frozen=True, kw_only=True):
     def of(
         cls, word: Word, exit_code: int, evidence: Sequence[Evidence], reasons: Sequence[str]
     ) -> Self:
-        """Return the verdict that says `word`."""
+        """Return a verdict with the word `word`."""
         return cls(
             status=word.status,
             word=word.text,
@@ -271,9 +271,9 @@ def conclude(
     """Return the verdict.
 
     `reasons_by_word` holds the sentences that support each word. If any words have reasons, the
-    worst of these words is the verdict. Otherwise the verdict is `good` if the evidence is enough,
-    and `thin` if it is not. The verdict lists each reason once, with the worst word's reasons
-    first.
+    worst of these words is the verdict. If no word has a reason, the verdict is `good` with enough
+    evidence and `thin` without it. The verdict lists each reason once. The reasons for the worst
+    word come first.
     """
     effective = {word: reasons for word, reasons in reasons_by_word.items() if reasons}
     if not effective and (missing := _missing(evidence)):

@@ -6,8 +6,8 @@
 - Limits (`acquire.p99 < 10ms`), --metric, compare and gate find every number by its name
   (`bench.gates.threshold.metrics`).
 - The tables on a terminal, on a page and in Markdown show the "table" fields (`table_of` and
-  `facts_of` in `bench.report.sheet`). A sentence shows the "line" fields
-  (`bench.report.figures.in_words`). The data below a picture has the "data" fields
+  `facts_of` in `bench.report.sheet`). A line of text shows the "line" fields
+  (`bench.report.figures.in_words`). The data below a picture contains the "data" fields
   (`bench.report.html.plot.data_of`). Each "curve" field has its own curve.
 - --csv and a page with runs side by side show the "several" fields. compare stores the "several"
   fields of each run, and it judges the "compare" fields. Only the page shows the "beside" fields.
@@ -16,16 +16,17 @@ Rules
 - A property is also a field if its return type has metadata, as in `-> Annotated[str, says(…)]`.
 - A table that chooses its columns itself names them by path, such as `lost_per_cut.median`. The
   labels, units and texts of these columns still come from the fields (`field_at`).
-- The name of a field ends in its unit (`_s`, `_us`, `_ms`, `_per_s`, `_ratio`). If a field's name
-  has no unit, the unit of its section applies. For example, `latency_s.acquire.p99` is in seconds.
-  A share is a ratio, and everything else is a count or a text.
-- If a field has no label, the label is its name without the unit. The label "" adds no word.
+- The name of a field ends in its unit (`_s`, `_us`, `_ms`, `_per_s`, `_ratio`). If the name of a
+  field has no unit, the field has the unit of its section. For example, `latency_s.acquire.p99` is
+  in seconds. A share is a ratio. Any other field without a unit is a count or a text.
+- If a field has no label, its label is its name without the unit. If the label is "", outputs add
+  no word for the field.
 - The unit "seconds" is for times that a table shows in seconds. A table shows all other times in
   ms.
 - `shown` lists places that show the field. `table` means that the table shows the field itself. If
-  the field is a section, `table:p50,p99` means that the table shows the section's fields p50 and
-  p99. Each of them appears after the section's label. So one type of section can show different
-  fields in different places.
+  the field is a section, `table:p50,p99` means that the table shows the fields p50 and p99 of this
+  section. Each field then follows the label of the section. So one type of section can show
+  different fields in different places.
 """
 
 import re
@@ -49,7 +50,7 @@ from typing import (
 
 from msgspec import Meta
 
-# A factor is a ratio that is not shown in per cent, such as the ratio of Little's law.
+# A factor is a ratio that outputs do not show in per cent, such as the ratio of Little's law.
 Unit = Literal["s", "seconds", "us", "ms", "per_s", "ratio", "factor", "count", "text"]
 _UNIT = re.compile(r"(?:^|_)(per_s|us|ms|s|ratio)(?=$|_per_)")
 
@@ -59,7 +60,7 @@ class Words(TypedDict, total=False):
 
     `label`: the name that every output shows. `unit`: the unit, if the field's name does not end in
     it. `shown`: the places that show the field, with spaces in between. `note`: the text that a
-    wide terminal adds. `metric`: the name in a limit, if this name differs from the path.
+    wide terminal adds. `metric`: the name that a limit uses, if this name differs from the path.
     """
 
     label: str
@@ -71,8 +72,7 @@ class Words(TypedDict, total=False):
 
 
 def says(sentence: str, **words: Unpack[Words]) -> Meta:
-    """Return the metadata of a result field: the sentence that explains the field, and the other
-    metadata."""
+    """Return the metadata of a result field. `sentence` explains the field."""
     return Meta(description=sentence, extra={**words})
 
 
@@ -81,8 +81,8 @@ class Field:
     """One field of a section or of an inner section, with its metadata.
 
     `path`: the names that lead to the field. `shown`: all places that show the field. A section may
-    name places for its own fields, as in `shown="table:p50,p99"`. `named` has the places that the
-    section names for this field, and `outer_label` is the section's label in these places.
+    name places for its own fields, as in `shown="table:p50,p99"`. `named`: the places that the
+    section names for this field. In these places, the section has the label `outer_label`.
     `is_whole`: the field is a count. `is_share`: the value lies between 0 and 1.
     `higher_is_better`: a comparison calls a larger value better.
     """
@@ -134,7 +134,7 @@ def fields_in(kind: type, place: str = "") -> tuple[Field, ...]:
 
 
 def field_at(kind: type, path: str) -> Field:
-    """Return the field at a dotted path, labelled with every section on the path."""
+    """Return the field at a dotted path. Its label includes every section on the path."""
     by_path = {".".join(one.path): one for one in fields_in(kind)}
     section = path.rpartition(".")[0]
     return replace(by_path[path], outer_label=field_at(kind, section).label if section else "")
@@ -187,8 +187,8 @@ def _field(name: str, types: set[Any], metas: list[Meta], outer: Field | None) -
 
 
 def _unit(name: str, types: set[object], inherited: Unit, *, is_share: bool) -> Unit:
-    """Return the unit of a field. It comes from the field's name, or else from its type or its
-    section."""
+    """Return the unit of a field. The unit comes from the name of the field. If the name has no
+    unit, it comes from the type or from the section."""
     if suffix := _UNIT.search(name):
         return cast("Unit", suffix[1])
     if is_share:

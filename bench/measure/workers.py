@@ -1,19 +1,19 @@
-"""The load processes' reports on themselves: *a note ↔ `worker-*.json`, complete at any moment →
-totals over all notes*.
+"""The reports of load processes about themselves: *a note ↔ `worker-*.json`, complete at any moment
+→ totals over all notes*.
 
 The totals add counts and merge histograms. If a worker never reported its end, a warning names the
 worker. The verdict on the generator depends on the generator's own health and on the p99 of
 acquires:
-- INVALID means that no figure counts. In open loop, it means that less than 0.99 of the schedule
-  was started. In closed loop with at least 8 users, it means that Little's ratio is outside
-  0.95…1.05. By Little's law, L = λ·W must be the number of users. A lost worker also makes the run
-  INVALID, because nobody knows which operations it started.
+- INVALID means that no figure counts. In open loop, it means that fewer than 99 % of the scheduled
+  operations were started. In closed loop with at least 8 users, it means that Little's ratio is
+  outside 0.95…1.05. By Little's law, L = λ·W must equal how many users there are. A lost worker
+  also makes the run INVALID, because nobody knows which operations it started.
 - LATE means that latencies are upper bounds. There are two reasons for LATE. In open loop, the
   timer's lateness is more than 10 % of the duration of acquires. In any loop, the scheduler's lag
-  is more than half of this duration. Each delay is compared with the acquires at the p99. If the
-  delay or the acquires have no p99, the p90 or the p50 is compared.
-- UNKNOWN means that there are too few samples for this comparison. Then latencies are also upper
-  bounds, because the generator may have been late.
+  is more than half of this duration. Lockbench compares the p99 of each delay with the p99 of the
+  acquires. If one of the two has no p99, it compares the p90 of both, or else the p50.
+- UNKNOWN means that there are too few samples for this comparison. In this case, too, latencies are
+  only upper bounds, because the generator may have been late.
 """
 
 from collections import Counter
@@ -53,7 +53,7 @@ _ADDED = (
 )
 _LATE = "late.txt"
 _ENDING = "ending"
-# A load process writes a note at this interval.
+# A load process writes a note once per this time.
 NOTE_S = 1.0
 # The states of an instance, with the worst state last. The summary shows the worst state that any
 # worker reported.
@@ -176,8 +176,8 @@ def is_ending(workdir: Path) -> bool:
 
 
 def cpu_ratio(notes: Sequence[WorkerNote]) -> float | None:
-    """Return the busiest worker's share of one core (0…1), or None if no worker reported its
-    end."""
+    """Return which share (0…1) of one core the busiest worker used. Return None if no worker
+    reported its end."""
     ended_notes = [note for note in notes if note.stopped_ns > note.spawned_ns > 0]
     return max(
         (note.cpu_s * 1e9 / (note.stopped_ns - note.spawned_ns) for note in ended_notes),
@@ -244,8 +244,8 @@ def judge_generator(
     """Return the section `generator`.
 
     `histograms`: acquire, scheduler_lag and timer_lateness. `counts`: the section "counts" of the
-    fold. `span_ns`: the length of the window. `due`: the number of starts that the schedule has in
-    the whole run.
+    fold. `span_ns`: the length of the window. `due`: how many starts the schedule has in the whole
+    run.
     """
     queued = sum(report.queued_starts for report in reports)
     ratio = None
@@ -256,7 +256,7 @@ def judge_generator(
         fault = _unstarted(counts["records"], due)
     else:
         kept_ns = sum(report.kept_ns for report in reports)
-        # A think time follows each operation that ended in the window.
+        # Each operation that ended in the window is followed by a think time.
         if span_ns > 0:
             after_ns = counts["finished"] * mean_of(scenario.think) * NS_PER_MS + kept_ns
             ratio = (counts["busy_ns"] + after_ns) / span_ns / scenario.users
@@ -279,7 +279,7 @@ def judge_generator(
 
 
 def _idle(ratio: float | None, edges: float, users: int) -> str:
-    """Return why a closed loop did not have the requested load, or "" if it had.
+    """Return why a closed loop did not make the requested load. Return "" if it made this load.
 
     `edges`: the error that `ratio` may have.
     """
@@ -292,7 +292,7 @@ def _idle(ratio: float | None, edges: float, users: int) -> str:
 
 
 def _unstarted(started: int, due: int) -> str:
-    """Return why an open loop did not have the requested load, or "" if it had."""
+    """Return why an open loop did not make the requested load. Return "" if it made this load."""
     if not due:
         return "no operation of the schedule was due, so none was offered"
     if started >= STARTED_SHARE * due:
@@ -309,7 +309,7 @@ def judge_delays(
     """Compare the generator's own delays with the latencies in the result, and return a verdict
     with its reason.
 
-    `slack`: the factor by which a delay may exceed its allowed share.
+    `slack`: a delay may exceed its allowed share by this factor.
     """
     acquire, lag, lateness = (
         histograms[name] for name in ("acquire", "scheduler_lag", "timer_lateness")
