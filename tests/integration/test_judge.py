@@ -161,7 +161,7 @@ def test_a_lock_without_an_owner_check_deletes_its_successors_lock(tmp_path: Pat
     row = judged(written(tmp_path, "naive"), "release-after-expiry")["release-after-expiry"]
     assert row.verdict in ("does not", "not known"), row
     if row.verdict == "does not":
-        assert row.happened == "it deletes the lock of the next holder"
+        assert row.happened == "a late release deletes the lock of the next holder"
         assert row.course
 
 

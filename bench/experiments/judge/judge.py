@@ -42,9 +42,11 @@ def judge_rows(
     parts = []
     if required is not None and there != {*required}:
         differing = ", ".join(sorted(there ^ {*required}))
-        parts.append(f"rows that are missing or do not belong here: {differing}; judge it again")
+        parts.append(
+            f"rows that are missing or do not belong here: {differing}; judge the lock again"
+        )
     if len(there) != len(rows):
-        parts.append("a row is here twice; judge the lock again")
+        parts.append("a row appears twice; judge the lock again")
     broken = [row for row in rows if row.verdict == "does not"]
     reasons = {
         words.VIOLATED: [reason_of(row) for row in broken if row.is_safety],

@@ -42,7 +42,7 @@ from lockcore.clock import monotonic_ns
 REDLOCK = "Redis, Distributed Locks"
 KLEPPMANN = "M. Kleppmann, How to do distributed locking (2016)"
 SANFILIPPO = "S. Sanfilippo, Is Redlock safe? (2016)"
-KEPT = "a key stays though nobody has the lock, for the rest of the TTL"
+KEPT = "a key stays for the rest of the TTL, although nobody has the lock"
 # After this time no key of a released lock may remain. The long TTL is five times as long.
 CLEAN_S = 2.0
 DOWN_S = 25.0
@@ -112,22 +112,20 @@ def _without_a_minority(stage: Stage, client: Party, how: str) -> str:
     if not reply.ok:
         keys_left = sum(map(bool, stage.keys()[: stage.minority.start]))
         left = (
-            f", and leaves its key on {keys_left} instances for the rest of the TTL"
-            if keys_left
-            else ""
+            f"; its key stays on {keys_left} instances for the rest of the TTL" if keys_left else ""
         )
         return (
-            f"with one of {stage.instances} {how} nobody gets the lock: "
-            f"{reply.error or 'it gave up'}{left}"
+            f"nobody gets the lock while a minority of {stage.instances} instances is {how}: "
+            f"{reply.error or 'the client gave up'}{left}"
         )
     reply = client.release()
     stage.cont([index for index in stage.minority if how == "stopped"])
     if not reply.ok:
         return (
-            f"with one of {stage.instances} {how} a release fails: "
-            f"{reply.error or 'it says it was not ours'}"
+            f"a release fails while a minority of {stage.instances} instances is {how}: "
+            f"{reply.error or 'it reports that the client did not hold the lock'}"
         )
-    return _kept(stage, "keys stay behind after the release, for the rest of the TTL")
+    return _kept(stage, "keys stay after the release for the rest of the TTL")
 
 
 @schedule(EXCLUSION, "a grant whose TTL has passed", REDLOCK, is_safety=True, may_wait=True)
@@ -156,16 +154,16 @@ def _late_replies(stage: Stage, client: Party, meanwhile: Callable[[], None]) ->
     other = stage.party()
     _until_set(stage, client)
     meanwhile()
-    need(stage.until_free(), "its keys ended")
-    need(other.acquire().ok, "the other client was granted")
+    need(stage.until_free(), "the keys of the first client ended")
+    need(other.acquire().ok, "the other client was granted the lock")
     client.resume()
     reply = client.acquired()
     if not reply.ok:
         return _in_time(client)
     _need_held(other)
     past = reply.valid_ms is not None and reply.valid_ms <= 0
-    only = "; only its validity, in the past, says so" if past else ""
-    return f"it is granted though its TTL had passed and another client holds the lock{only}"
+    only = "; only its validity of 0 or less shows this" if past else ""
+    return f"the client is granted the lock after its TTL, while another client holds it{only}"
 
 
 def _until_set(stage: Stage, client: Party) -> int:
@@ -175,14 +173,14 @@ def _until_set(stage: Stage, client: Party) -> int:
     stage.stop(stage.majority)
     client.begin_acquire(SHORT_MS)
     for step in range(1, STEPS + 1):
-        need(stage.until_asked(stage.majority, client), "its SET was under way")
+        need(stage.until_asked(stage.majority, client), "the client's SET was under way")
         client.pause()
         stage.cont(stage.majority)
         if any(stage.keys()):
             return step
         stage.stop(stage.majority)
         client.resume()
-    raise UnmetError("its SET was under way")
+    raise UnmetError("the client's SET was under way")
 
 
 def _steps_to_set(stage: Stage) -> int:
@@ -198,7 +196,7 @@ def _steps_to_set(stage: Stage) -> int:
         stage.cont(stage.majority)
     if probe.acquired().ok:
         probe.release()
-    need(stage.until_free(2 * PATIENCE_S), "nobody has it")
+    need(stage.until_free(2 * PATIENCE_S), "nobody has the lock")
     return steps
 
 
@@ -209,7 +207,7 @@ def late_set(stage: Stage) -> str:
     client = stage.party()
     stage.stop(stage.majority)
     client.begin_acquire()
-    need(stage.until_asked(stage.majority, client), "its SET was under way")
+    need(stage.until_asked(stage.majority, client), "the client's SET was under way")
     try:
         reply = client.acquired()
     except HangsError:
@@ -218,7 +216,7 @@ def late_set(stage: Stage) -> str:
     if reply is None and client.acquired().ok:
         client.release()
     elif reply is not None and reply.ok:
-        return "it is granted though no quorum answered"
+        return "the client is granted the lock although no quorum answered"
     return _kept(
         stage, "a key stays though nobody has the lock, so everybody waits for the rest of the TTL"
     )
@@ -229,7 +227,7 @@ def _expired(stage: Stage) -> Party:
     itself."""
     client = _granted(stage, SHORT_MS)
     client.pause()
-    need(stage.until_free(), "its keys ended")
+    need(stage.until_free(), "the keys of the first client ended")
     return client
 
 
@@ -261,7 +259,7 @@ def _successors(stage: Stage) -> Successors:
 def _granted(stage: Stage, ttl_ms: int = LONG_MS) -> Party:
     """Start one more client, and return it when it has the lock."""
     client = stage.party()
-    need(client.acquire(ttl_ms).ok, "the client was granted")
+    need(client.acquire(ttl_ms).ok, "the client was granted the lock")
     return client
 
 
@@ -303,16 +301,16 @@ def _need_held(holder: Party) -> None:
 def _in_time(client: Party) -> str:
     """Return "" if the client was interrupted before it could time out by itself. Raises UnmetError
     otherwise."""
-    need(not client.late, "the client was cut short in time")
+    need(not client.late, "the client was interrupted before it could time out")
     return ""
 
 
-@schedule(OWNER, "a late release deletes a stranger's lock", REDLOCK, is_safety=True)
+@schedule(OWNER, "a late release deletes another client's lock", REDLOCK, is_safety=True)
 def release_after_expiry(stage: Stage) -> str:
     """A lock ends, and another client gets it. Then the first client releases it."""
     client, successors = _succeeded(stage)
     client.release()
-    return _taken(stage, successors, "it deletes the lock of the next holder")
+    return _taken(stage, successors, "a late release deletes the lock of the next holder")
 
 
 @schedule(OWNER, "a release that compares and deletes in two steps", REDLOCK, is_safety=True)
@@ -323,14 +321,14 @@ def paused_in_release(stage: Stage) -> str:
     everyone = range(stage.instances)
     stage.stop(everyone)
     client.begin_release()
-    need(stage.until_asked(everyone, client), "its release was under way")
+    need(stage.until_asked(everyone, client), "the client's release was under way")
     client.pause()
     stage.cont(everyone)
-    need(stage.until_free(), "its keys ended")
+    need(stage.until_free(), "the keys of the first client ended")
     successors = _successors(stage)
     client.resume()
     client.answer()
-    return _taken(stage, successors, "it deletes the lock of the next holder")
+    return _taken(stage, successors, "a late release deletes the lock of the next holder")
 
 
 @schedule(RENEWAL, "an extension of a lock that has ended", REDLOCK)
@@ -344,11 +342,13 @@ def extend_after_expiry(stage: Stage) -> str:
     client, successors = _succeeded(stage)
     if client.ask("extend", ttl_ms=3 * LONG_MS).ok:
         _need_held(successors.holders[0])
-        return "it says that a lock is extended that another client holds"
-    if violation := _taken(stage, successors, "its extension changes the lock of the next holder"):
+        return "an extension succeeds although another client holds the lock"
+    if violation := _taken(
+        stage, successors, "a late extension changes the lock of the next holder"
+    ):
         return violation
     return (
-        "it says that a lock is extended that had ended: somebody may have held it in between"
+        "an extension succeeds after the lock has ended, and another client may have held the lock"
         if again
         else ""
     )
@@ -364,13 +364,13 @@ def extend_by_minority(stage: Stage) -> str:
     stage.until_everywhere(CLEAN_S)
     stage.forget(range(stage.instances // 2 + 1))
     return (
-        "it says that a lock is extended that a minority has"
+        "an extension succeeds although only a minority of the instances has the lock"
         if client.ask("extend", ttl_ms=LONG_MS).ok
         else ""
     )
 
 
-@schedule(OWNER, "a holder that was paused and does not notice", KLEPPMANN)
+@schedule(OWNER, "a holder that does not notice the end of its lock during a pause", KLEPPMANN)
 def paused_holder(stage: Stage) -> str:
     """A holder is frozen until its lock has ended and another client has it. Then the old holder
     asks whether it still holds the lock, if the library has this call, and releases the lock."""
@@ -380,19 +380,23 @@ def paused_holder(stage: Stage) -> str:
     except NotApplicableError:
         believes = None
     reply = client.release()
-    if violation := _taken(stage, successors, "its release deletes the lock of the next holder"):
+    if violation := _taken(stage, successors, "a late release deletes the lock of the next holder"):
         return violation
     if believes:
         _need_held(successors.holders[0])
-        return "asked whether it holds the lock, it says yes while another client does"
+        return "the client reports that it holds the lock while another client holds it"
     return (
-        "it cannot be asked, and its release reports nothing"
+        "no call checks the lock, and a release does not report whether the lock was still held"
         if believes is None and reply.ok
         else ""
     )
 
 
-@schedule(SERVERS, "scripts that a server has forgotten", "Redis, EVALSHA and SCRIPT FLUSH")
+@schedule(
+    SERVERS,
+    "a lock that fails after a server has forgotten its scripts",
+    "Redis, EVALSHA and SCRIPT FLUSH",
+)
 def script_flush(stage: Stage) -> str:
     """The servers forget all scripts (SCRIPT FLUSH) while a client holds a lock. The client
     releases the lock and takes it again."""
@@ -400,17 +404,21 @@ def script_flush(stage: Stage) -> str:
     stage.flush_scripts()
     reply = client.release()
     if not reply.ok or not stage.until_lockable(CLEAN_S):
-        return f"after SCRIPT FLUSH a release fails: {reply.error or 'its keys stay'}"
+        return f"after SCRIPT FLUSH a release fails: {reply.error or 'the keys stay'}"
     reply = client.acquire()
     return (
         ""
         if reply.ok
-        else f"after SCRIPT FLUSH nobody gets the lock: {reply.error or 'it gave up'}"
+        else f"after SCRIPT FLUSH nobody gets the lock: {reply.error or 'the client gave up'}"
     )
 
 
 @schedule(
-    EXCLUSION, "a clock that is ahead steals a lock", SANFILIPPO, is_safety=True, may_wait=True
+    EXCLUSION,
+    "a client whose clock is ahead takes a held lock",
+    SANFILIPPO,
+    is_safety=True,
+    may_wait=True,
 )
 def clock_ahead(stage: Stage) -> str:
     """A client holds a lock. Another client, whose wall clock is ahead by a minute, asks for the
@@ -420,9 +428,9 @@ def clock_ahead(stage: Stage) -> str:
     stage.shift_clock(other, CLOCK_S)
     if other.acquire().ok:
         _need_held(client)
-        return "a client whose clock is a minute ahead is granted a lock that is held"
+        return "a client whose clock is a minute ahead is granted a lock that another client holds"
     client.release()
-    return _kept(stage, "keys stay behind after the release")
+    return _kept(stage, "keys stay after the release")
 
 
 @schedule(
@@ -436,16 +444,16 @@ def interrupted_acquire(stage: Stage) -> str:
     stage.stop(stage.majority)
     client.begin_acquire()
     for _ in range(steps - 1):
-        need(stage.until_asked(stage.majority, client), "it asked the instances")
+        need(stage.until_asked(stage.majority, client), "the client asked the instances")
         client.pause()
         stage.cont(stage.majority)
         stage.stop(stage.majority)
         client.resume()
-    need(stage.until_asked(stage.majority, client), "its SET was under way")
+    need(stage.until_asked(stage.majority, client), "the client's SET was under way")
     stage.interrupt(client)
     stage.cont(stage.majority)
     reply = client.acquired()
-    need(reply.error or reply.ok, "it was interrupted, or granted all the same")
+    need(reply.error or reply.ok, "the client was interrupted or was granted the lock")
     if reply.ok:
         client.release()
     return _kept(stage, KEPT) or _in_time(client)
@@ -457,11 +465,11 @@ def interrupted_acquire(stage: Stage) -> str:
 def interrupted_release(stage: Stage) -> str:
     """A holder is interrupted while its release is under way."""
     client = stage.party_to_interrupt()
-    need(client.acquire().ok, "the client was granted")
+    need(client.acquire().ok, "the client was granted the lock")
     everyone = range(stage.instances)
     stage.stop(everyone)
     client.begin_release()
-    need(stage.until_asked(everyone, client), "its release was under way")
+    need(stage.until_asked(everyone, client), "the client's release was under way")
     stage.interrupt(client)
     stage.cont(everyone)
     client.answer()
@@ -498,7 +506,7 @@ def body_without_lock(stage: Stage) -> str:
     return "the body runs though another client holds the lock"
 
 
-@schedule(SERVERS, "without a quorum it waits for long, or is granted", REDLOCK)
+@schedule(SERVERS, "a client without a quorum waits too long or is granted the lock", REDLOCK)
 def majority_down(stage: Stage) -> str:
     """So many instances are frozen that no quorum is left. A client asks for the lock. The client
     must get an answer within a TTL of 10 s."""
@@ -509,8 +517,8 @@ def majority_down(stage: Stage) -> str:
     reply = client.acquired(DOWN_S)
     took_s = time.monotonic() - begun_s
     if reply.ok:
-        return f"it is granted without a quorum, after {took_s:.0f} s"
-    return f"it says no only after {took_s:.0f} s" if took_s > LONG_MS / 1000 else ""
+        return f"the client is granted the lock without a quorum, after {took_s:.0f} s"
+    return f"the client is refused only after {took_s:.0f} s" if took_s > LONG_MS / 1000 else ""
 
 
 @schedule(
@@ -526,7 +534,7 @@ def forked(stage: Stage) -> str:
     parent = Successors([client], stage.keys())
     if client.ask("fork", resource=RESOURCE, ttl_ms=LONG_MS, wait_ms=WAIT_MS).ok:
         _need_held(client)
-        return "the child is granted what its parent holds"
+        return "the child is granted the lock that its parent holds"
     if violation := _taken(stage, parent, "the child's end removes its parent's lock"):
         return violation
     reply = client.release()

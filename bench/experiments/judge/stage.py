@@ -91,7 +91,7 @@ class CommandParty(OwnParty):
     """A client that is the user's own command. Its protocol is `acquire NAME` and `release NAME`,
     each on a line."""
 
-    IF_LATE = "answer each line on stdin by a line on stdout, and flush it"
+    IF_LATE = "answer each line on stdin with a line on stdout, and flush stdout"
     # A user's command gets the URLs of the servers as its last arguments, and no argument after
     # them.
     TELLS_STEPS = ()
@@ -207,7 +207,7 @@ class JudgeStage(Stage):
 
     def party_to_interrupt(self) -> Party:
         """Start one more client, for `interrupt`."""
-        self._require_python("a call of a command is not cancelled from outside")
+        self._require_python("a call of a command cannot be cancelled from outside")
         return super().party_to_interrupt()
 
     def _require_python(self, sentence: str) -> None:
@@ -227,7 +227,7 @@ class JudgeStage(Stage):
         self.kill(everyone)
         self.fleet.restart(*everyone)
         self._killed.clear()
-        self.note("all servers are there again, and empty")
+        self.note("all servers run again, and they are empty")
 
     @contextmanager
     def fault(
@@ -257,7 +257,7 @@ class JudgeStage(Stage):
                 self._stopped.update(everyone)
                 undo.callback(self._stopped.clear)
             yield
-        self.note(f"all servers: as before ({text} has ended)")
+        self.note(f"all servers: normal again ({text} has ended)")
 
     def write(self, names: Sequence[str], text: str) -> None:
         """Write keys to all servers, as another client would."""
@@ -311,7 +311,7 @@ class JudgeStage(Stage):
         reply = party.acquire()
         if not reply.ok:
             raise UsageError(
-                f"{self.name} did not get a lock that nobody has ({reply.error or 'no'})"
+                f"{self.name} did not get the lock although nobody has it ({reply.error or 'no'})"
             )
         held = self._names()
         lifetimes = [
@@ -367,10 +367,10 @@ class JudgeStage(Stage):
         """Return the TTL of the lock's keys in ms. Raises NotApplicableError if they have no TTL,
         or one that is too long to wait for."""
         if self.ttl_ms is None:
-            raise NotApplicableError("its keys have no time to live")
+            raise NotApplicableError("the lock's keys have no TTL")
         if self.ttl_ms > LONGEST_TTL_MS:
             raise NotApplicableError(
-                f"its TTL is {self.ttl_ms / 1000:g} s; give it one of {LONGEST_TTL_MS // 1000} s "
+                f"the lock's TTL is {self.ttl_ms / 1000:g} s; use a TTL of {LONGEST_TTL_MS // 1000} s "
                 "or less for this row"
             )
         return self.ttl_ms

@@ -35,15 +35,15 @@ from bench.report.sheet import (
 # The advice for each row that does not hold.
 ADVICE: Mapping[str, str] = {
     "contention": "take the lock by one command on the server: SET key owner NX PX ttl",
-    "search": "read its steps below: they are the fewest that break it",
-    "together": "count the holders by their own members or keys, so that each frees its own place",
+    "search": "read the steps of the row below: they are a short schedule that breaks the lock",
+    "together": "give each holder its own member or key, so that a release frees only its own place",
     "writer-beside-reader": "let the writer check for readers in the command that takes the lock",
     "reader-beside-writer": "let a reader check for a writer in the command that takes the lock",
-    "paused-in-acquire": "measure the validity from before the SET, and refuse a grant whose TTL "
-    "has passed",
-    "clock-ahead": "let the server count the time: PX in SET, no timestamps of clients",
-    "body-without-lock": "raise when the lock was not granted, before the body runs",
-    "forked": "make a client per process, and owner tokens that no fork copies",
+    "paused-in-acquire": "start to measure the validity before the SET, and refuse a grant whose "
+    "TTL has passed",
+    "clock-ahead": "let the server measure the time: use PX in SET, and no timestamps from clients",
+    "body-without-lock": "raise an error before the body runs if the lock was not granted",
+    "forked": "create one client per process, and never use an owner token that a fork copied",
     "release-after-expiry": "delete the key only if it still holds your own random value: DELEX, "
     "DELIFEQ, or a script that compares",
     "paused-in-release": "compare and delete in one command: DELEX, DELIFEQ, or a script",
@@ -166,9 +166,7 @@ def _parts(result: JudgeResult) -> Iterator[Part]:
     rows = tuple((row.verdict, row.topic, row.group, row.happened) for row in first)
     yield Part("rows", "", head, rows, frozenset(range(4)), below=3, styles=STYLES)
     if result.costs:
-        about = (
-            "four processes want one name and hold it for 2 ms; the CPU has the judge's pipe in it"
-        )
+        about = "four processes want one lock and hold it for 2 ms; CPU includes the judge's pipe"
         yield table_of(WaitingCost, "what waiting costs", about, result.costs)
 
 
@@ -176,7 +174,7 @@ def _advice(result: JudgeResult) -> Iterator[Sentence]:
     """Yield the advice, with each sentence only once."""
     broken = [row for row in result.rows if row.verdict == "does not" and row.topic in ADVICE]
     if result.verdict.status == words.HOLDS.status:
-        yield to_do("keep it so: lockbench judge --quick --junit judge.xml in CI")
+        yield to_do("to keep the lock correct, run lockbench judge --quick --junit judge.xml in CI")
     for text in dict.fromkeys(ADVICE[row.topic] for row in broken):
         names = ", ".join(row.topic for row in broken if ADVICE[row.topic] == text)
         yield to_do(f"{text} ({names})", "change")
@@ -185,11 +183,11 @@ def _advice(result: JudgeResult) -> Iterator[Sentence]:
 def _limits(result: JudgeResult) -> Iterator[Sentence]:
     """Yield the limits of the judgement: the things that the judge did not try."""
     if not result.keys:
-        text = "a lease makes no key on these servers: the lock does not ask them"
+        text = "a lease creates no key on these servers, so the lock does not use them"
         yield Sentence("warning", text)
     if result.chosen:
         names = ", ".join(row.topic for row in result.rows)
-        text = f"only these rows were played: {names}; lockbench judge plays all"
+        text = f"only these rows were played: {names}; lockbench judge plays all rows"
         yield Sentence("warning", text)
     missing = [row for row in result.rows if row.verdict == "not applicable"]
     for reason in dict.fromkeys(row.happened for row in missing):

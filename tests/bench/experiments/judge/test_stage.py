@@ -44,7 +44,7 @@ def test_nobody_waits_for_a_command_once_the_judge_is_cut(tmp_path: Path) -> Non
 def test_a_command_that_gives_no_answer_is_told_to_flush(tmp_path: Path) -> None:
     with (
         client("sleep 5", tmp_path) as party,
-        pytest.raises(EnvironmentNotReadyError, match="and flush it"),
+        pytest.raises(EnvironmentNotReadyError, match="and flush stdout"),
     ):
         party.hear(Said, 0.2)
 

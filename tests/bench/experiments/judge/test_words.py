@@ -55,7 +55,7 @@ def test_a_reason_in_the_table_is_not_said_again() -> None:
 
 def test_only_a_lock_that_holds_is_to_be_kept_so() -> None:
     def keeps(result: JudgeResult) -> bool:
-        return any("keep it so" in line.text for line in sheet(result).lines)
+        return any("keep the lock correct" in line.text for line in sheet(result).lines)
 
     assert keeps(judged())
     assert not keeps(judged(late_set="not known"))
