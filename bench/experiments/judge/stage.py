@@ -370,8 +370,8 @@ class JudgeStage(Stage):
             raise NotApplicableError("the lock's keys have no TTL")
         if self.ttl_ms > LONGEST_TTL_MS:
             raise NotApplicableError(
-                f"the lock's TTL is {self.ttl_ms / 1000:g} s; use a TTL of {LONGEST_TTL_MS // 1000} s "
-                "or less for this row"
+                f"the lock's TTL is {self.ttl_ms / 1000:g} s; use a TTL of "
+                f"{LONGEST_TTL_MS // 1000} s or less for this row"
             )
         return self.ttl_ms
 
