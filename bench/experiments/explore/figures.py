@@ -30,11 +30,13 @@ def courses(rows: Sequence[ExploredRow]) -> list[Figure]:
 
     Long schedules, and schedules with several callers or resources, have no picture.
     """
-    return [_course(row.recipe, row.broken) for row in rows if row.broken and _can_draw(row.broken)]
-
-
-def _can_draw(broken: Broken) -> bool:
-    return broken.callers == 1 and broken.resources == 1 and len(broken.steps) <= MOST_MOVES
+    return [
+        _course(row.recipe, broken)
+        for row in rows
+        if (broken := row.broken)
+        and broken.callers == broken.resources == 1
+        and len(broken.steps) <= MOST_MOVES
+    ]
 
 
 def _course(recipe: str, broken: Broken) -> Figure:

@@ -83,12 +83,18 @@ def _holdings(
     not about safety no span is bad, because a client may hold several locks there.
     """
     spans = list(_held(steps, clients, result.ttl_ms))
-    bad: set[HeldSpan] = set()
-    for held in crowds(spans) if row.is_safety else ():
-        # A client that holds the lock twice is one holder.
-        holders = list({one.client: one for one in held}.values())
-        if is_too_many(holders, result.capacity, shared=result.shared):
-            bad.update(held)
+    # A client that holds the lock twice is one holder.
+    bad = {
+        one
+        for held in crowds(spans)
+        if row.is_safety
+        and is_too_many(
+            list({one.client: one for one in held}.values()),
+            result.capacity,
+            shared=result.shared,
+        )
+        for one in held
+    }
     for one in spans:
         yield HoldingSpan(one.client, int(one.from_ms), int(one.until_ms), one in bad)
 
