@@ -1,1 +1,1 @@
-"""The question which lock libraries hold: *a library and a schedule → a cell with its evidence*."""
+"""Which lock libraries hold? *a library and a schedule → a cell with its evidence*."""

@@ -1,5 +1,5 @@
-"""`lockbench audit`: *options → lock libraries under the same schedules, judged*. Unknown names are
-refused at once."""
+"""`lockbench audit`: *options → lock libraries under the same schedules, judged*. The command
+refuses unknown names at once."""
 
 from __future__ import annotations
 

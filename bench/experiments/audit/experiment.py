@@ -1,12 +1,13 @@
-"""The audit: *libraries × schedules → cells → a verdict*, with several libraries at once, each on
-servers of its own.
+"""The audit: *libraries × schedules → cells → a verdict*. Several libraries play at once, and each
+library has servers of its own.
 
 Rules: all libraries get the same schedules. lockcore is a library like any other, but a schedule
 that breaks it is a violation. A control is Redlock by hand with a fault that one schedule must
-find. A control without a fault must pass all schedules. The cells of other libraries are shown and
-decide nothing. A schedule that holds is played `held` times. A schedule that has gone wrong is
-played `repeats` times. A schedule without a result is played again, and once more when no other
-library plays. Ctrl-C ends every wait within a moment, and drops unfinished schedules.
+find. A control without a fault must pass all schedules. The audit shows the cells of other
+libraries, but these cells decide nothing. A schedule that holds is played `held` times. A schedule
+that has gone wrong is played `repeats` times. A schedule without a result is played again, and once
+more when no other library plays. Ctrl-C ends every wait within a moment, and drops unfinished
+schedules.
 """
 
 from collections.abc import Sequence
@@ -42,21 +43,21 @@ from bench.run.experiment import Done, Experiment, ExperimentOrder, Show
 from bench.scenario.quantity import nearest, require_known
 from bench.topology.server import find_server
 
-# The libraries' environments are installed here.
+# The folder of the libraries' environments.
 CACHE = Path(".peers")
 INSTANCES = 3
 # A schedule without a result gets this many tries while other libraries play. Then it is played
 # alone.
 TRIES = 3
-# The number of libraries per core that play at once. A library mostly waits for the end of keys and
-# for time-outs.
+# How many libraries per core play at once. A library mostly waits until keys expire and time-outs
+# end.
 AT_ONCE = 6
 SLOW = ("java", "node")
 
 
 @dataclass(frozen=True, slots=True)
 class AuditPlan:
-    """The schedules and libraries to play, the controls, and the number of plays."""
+    """The schedules and libraries to play, the controls, and how often each schedule is played."""
 
     libraries: Sequence[LibraryEntry]
     schedules: Sequence[JudgeRow[Stage]]
@@ -73,8 +74,7 @@ def chosen(names: Sequence[str]) -> list[JudgeRow[Stage]]:
 
 def known(entries: Sequence[LibraryEntry], words: Sequence[str]) -> Sequence[LibraryEntry]:
     """Return the libraries with one of `words` in their name, or all libraries if there are no
-    words. Raises UsageError for a word that is in no library's name. The name of the controls is
-    allowed, too."""
+    words. Raises UsageError for a word that is neither in a library's name nor in "control"."""
     names = [entry.library.name for entry in entries] + ["control"]
     for word in words:
         if not any(word in name for name in names):
@@ -141,7 +141,8 @@ class _Playing:
         finally:
             cells.sort(key=lambda cell: list(by_name).index(cell.library))
         for index, cell in enumerate(cells):
-            # The schedule may have had no result only because other libraries were playing.
+            # Other libraries were playing. That may be the only reason why the schedule had no
+            # result.
             if cell.verdict == "not known":
                 self._show(f"again, alone: {cell.library}, {cell.topic}")
                 with self._stage(by_name[cell.library]) as stage:

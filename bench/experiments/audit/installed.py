@@ -1,9 +1,9 @@
-"""Installed libraries, each in its own environment: *entries of a table, a cache folder → drivers
-that can run, and the reasons why other drivers cannot*.
+"""Installs each library in its own environment: *entries of a table, a cache folder → drivers that
+can run, and the reasons why other drivers cannot run*.
 
 Rules: versions are exact. Each Python library has an environment. Node has one folder. Go, Rust and
-Java have a built program each. An existing installation is used again. A failed installation gives
-a reason and does not end the audit. Source: each library's package.
+Java each have a built program. The audit reuses an existing installation. A failed installation
+gives a reason and does not end the audit. Source: each library's package.
 """
 
 import os
@@ -26,12 +26,11 @@ from bench.experiments.judge.library import ROOT, Library, LibraryDriver, Librar
 
 DRIVER = f"{__package__}.clients.driver"
 INSTALL_S = 600.0
-# The time (s) between two checks whether the work was interrupted.
+# After this time (s) the audit checks again whether the work was interrupted.
 LOOK_S = 0.1
 # Killed programs have this time (s) to end before their temporary files are deleted.
 END_S = 2.0
-# The number of installations that run at once. An installation waits for the network more than it
-# compiles.
+# How many installations run at once. An installation waits for the network more than it compiles.
 AT_ONCE = 3
 
 # For each kind of driver: the programs that it needs, and the command that builds it in its folder.
@@ -46,7 +45,7 @@ _BUILT: Mapping[str, tuple[Sequence[str], Sequence[str]]] = {
 }
 # For each kind of driver: the path of the built program.
 _PROGRAMS = {"go": "driver", "rust": "target/release/driver"}
-# The folder with lockbench's driver in a Python library's environment.
+# In a Python library's environment, this folder holds lockbench's driver.
 _OURS = "ours"
 
 
@@ -83,7 +82,7 @@ def install(
 
 
 def ours(name: str) -> LibraryDriver:
-    """Return the driver of a lock in lockbench's own environment, by the lock's name."""
+    """Return the driver of the lock with this name, in lockbench's own environment."""
     return _driver(LibraryEntry(Library(name, "lockcore"), LibraryWords(), HERE), Path())
 
 
@@ -91,7 +90,7 @@ def _driver(entry: LibraryEntry, home: Path) -> LibraryDriver:
     kind = entry.library.kind
     environment: dict[str, str] = {}
     if kind == "lockcore":
-        # lockbench's own lockcore, which may be compiled, is imported from the same place as here.
+        # The driver imports the same lockcore as this process. This lockcore may be compiled.
         command: tuple[str, ...] = (sys.executable, "-m", DRIVER)
         environment = {"PYTHONPATH": str(ROOT)}
     elif kind == "python":
@@ -173,7 +172,7 @@ def _call(command: Sequence[str], folder: Path, cut: Event) -> str:
 
     The command has a session of its own. A SIGINT may reach only lockbench's process, so lockbench
     kills the programs that pip or cargo start, as a group. Killed programs leave their temporary
-    files, so these have a folder of their own.
+    files, so temporary files have a folder of their own.
     """
     program = Path(command[0]).name
     deadline_s = time.monotonic() + INSTALL_S

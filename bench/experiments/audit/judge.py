@@ -1,6 +1,6 @@
 """The verdict over an audit: *a cell per library and schedule → one verdict*. Pure.
 
-Rules: controls must be caught, and lockcore must hold. The cells of other libraries are shown and
+Rules: a schedule must catch each control, and lockcore must hold. The cells of other libraries
 decide nothing. `earned` judges a stored audit again. A cell that does not hold must have gone wrong
 at least once. A cell that holds must have been played, and must never have gone wrong.
 """
@@ -43,8 +43,7 @@ def earned(result: AuditResult) -> AuditResult:
 
 
 def _row_word(cell: JudgedRow) -> str:
-    """Return the meaning of a cell for the audit itself. "told" means that the cell decides
-    nothing."""
+    """Return what a cell means for the audit itself. "told" means that the cell decides nothing."""
     if cell.library.startswith(CONTROL):
         must = "holds" if cell.library == CONTROL + NO_FAULT else "does not"
         if cell.verdict == must:

@@ -1,8 +1,8 @@
 """The libraries that can be audited: *a folder with libraries.toml → an entry per library*.
 
-Rules: an entry has the facts about the library that a result stores. It also has the library's
-calls in the form of its README, and the promises of its documentation. `$ttl_ms`, `$ttl_s` and
-`$wait_s` stand for the requested values. The table contains only calls that the driver makes.
+Rules: an entry has the facts about the library that a result stores. An entry also has the
+library's calls as its README shows them, and the promises of its documentation. `$ttl_ms`, `$ttl_s`
+and `$wait_s` stand for the requested values. The table contains only calls that the driver makes.
 """
 
 import tomllib
@@ -22,8 +22,8 @@ ALGORITHM = "algorithm"
 
 @dataclass(frozen=True, slots=True)
 class LibraryEntry:
-    """A library of a table. `folder` is the folder of the table. It also holds the sources of the
-    drivers, in a folder per language."""
+    """A library of a table. `folder` is the folder of the table. This folder also holds the
+    drivers' sources, in one folder per language."""
 
     library: Library
     words: LibraryWords

@@ -1,5 +1,5 @@
-"""The stored result of `lockbench audit`: *a cell per library and schedule, each with its course of
-events → a typed result*."""
+"""The stored result of `lockbench audit`: *a cell per library and schedule, each with its sequence
+of events → a typed result*."""
 
 from typing import Annotated, Literal
 
@@ -15,7 +15,7 @@ NO_FAULT = "none"
 
 
 class AuditedSchedule(Section, frozen=True):
-    """A course of events."""
+    """A sequence of events."""
 
     name: Annotated[str, says("of the schedule")]
     looks_for: Annotated[str, says("the fault")]

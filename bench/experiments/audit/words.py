@@ -1,5 +1,5 @@
 """The text of `lockbench audit`: *its result → the schedules under which each lock holds, and every
-fault with its course of events*. The verdict comes first."""
+fault with its sequence of events*. The verdict comes first."""
 
 import shlex
 from collections import Counter
@@ -69,8 +69,9 @@ def _keys(result: AuditResult) -> Iterator[KeyFigure]:
 
 
 def _broken(result: AuditResult) -> dict[str, list[str]]:
-    """Return the locks that a schedule broke, each with the names of the schedules that broke the
-    lock."""
+    """Return each lock that a schedule broke, with the names of all schedules that broke the
+    lock.
+    """
     broken: dict[str, list[str]] = {}
     for cell in result.cells:
         if cell.verdict == "does not" and not _is_control(cell):
@@ -101,8 +102,7 @@ def _lines(result: AuditResult) -> Iterator[Sentence]:
 
 
 def figures(result: AuditResult) -> list[Figure]:
-    """Return a picture of the number of schedules that break each lock. Locks that hold come
-    last."""
+    """Return a picture that shows how many schedules break each lock. Locks that hold come last."""
     counts = {name: Counter[str]() for name in _libraries(result)}
     for cell in result.cells:
         if cell.library in counts:
@@ -191,8 +191,8 @@ def _libraries(result: AuditResult) -> list[str]:
 
 
 def _seen(cell: JudgedRow) -> str:
-    """Return how often the schedule went wrong, with the interval of the rate if some plays held.
-    For a cell without a fault, return its verdict."""
+    """Return how often the schedule went wrong. If some plays held, add the interval of the rate.
+    For a cell without a fault, return the cell's verdict."""
     if cell.verdict != "does not":
         return cell.verdict
     often = f"{cell.wrong} of {cell.plays}"
@@ -220,7 +220,7 @@ def _headline(result: AuditResult) -> str:
 
 
 def suite(result: AuditResult) -> Suite:
-    """Return lockcore's cells as JUnit cases. A property has the number of the other cells."""
+    """Return lockcore's cells as JUnit cases. A property says how many other cells there are."""
     statuses = {
         "holds": words.AS_EXPECTED.status,
         "does not": words.VIOLATED.status,

@@ -1,2 +1,1 @@
-"""The question how much load a fleet can take: *scenario, SLO → probes → the capacity with its
-interval*."""
+"""How much load can a fleet take? *scenario, SLO → probes → the capacity with its interval*."""

@@ -60,7 +60,7 @@ _SWEPT = Offered(lambda: [f"{name}=" for name in BY_NAME if name not in NOT_SWEP
 @dataclass(frozen=True, slots=True)
 class CapacityOptions(Options):
     """The options of the command. `target_rate` is in acquires/s. `budget` is the time in s for
-    each capacity. None means the default budget."""
+    each capacity. If `budget` is None, the default budget applies."""
 
     slo: Sequence[str]
     target_rate: float | None = None
@@ -96,7 +96,7 @@ def capacity(outputs: Outputs, scenario: Path | None, **values: Any) -> Done[Cap
     """Find the highest rate of acquires that keeps your SLO, as a 95 % interval, and name the next
     limit.
 
-    The command probes fixed rates where its model is least sure. It stops when the interval is
+    The command probes fixed rates at which its model is least sure. It stops when the interval is
     within ±10 % or when the time budget is used. Exit code 1 means that no rate keeps the SLO. Exit
     code 4 means that the interval is wider than ±25 %, or that the load process reached its limit
     first. In the second case the capacity is "at least" a rate.
@@ -117,7 +117,8 @@ def plan_of(
 
     slo = read_slo(search.slo)
     options = given_options(values, quiet=quiet)
-    # Loading the scenario refuses a wrong option here, and the message names its place.
+    # This line loads the scenario early. So a wrong option is refused here, with a message that
+    # names the option's place.
     _load(path, options, open_loop="rate" not in options)
     written = {*options, *(document_of(path) if path else ())}
     for name, why in SEARCHED.items():
@@ -140,8 +141,8 @@ def plan_of(
 
 
 def _require_time(spend_s: float, scenarios: Sequence[Scenario]) -> None:
-    """Raise UsageError if even the first probe would end too late. Otherwise the command would make
-    the user wait and then give no answer."""
+    """Raise UsageError if even the first probe would end too late. Without this check the user
+    would wait and get no answer."""
     from bench.experiments.capacity.experiment import FIRST_OVERHEAD_S, RESERVE
 
     probe_ms = max(one.warmup_ms + one.duration_ms for one in scenarios)
@@ -155,8 +156,8 @@ def _require_time(spend_s: float, scenarios: Sequence[Scenario]) -> None:
 
 
 def _load(path: Path | None, options: Mapping[str, object], *, open_loop: bool = True) -> Scenario:
-    """Load the scenario. The search sets its rate later, so this function fills in some rate. The
-    scenario is then checked by the rules of an open loop."""
+    """Load the scenario. The search sets the scenario's rate later, so this function fills in some
+    rate. The rules of an open loop then apply to the scenario."""
     from bench.recipes.registry import find_recipe
 
     some_rate = {"rate": "1"} if open_loop else {}

@@ -1,4 +1,4 @@
-"""The search for the capacity of a fleet: *scenario, SLO → closed loops and probes on one fleet →
+"""The search for a fleet's capacity: *scenario, SLO → closed loops and probes on one fleet →
 interval, limit, headroom*.
 
     target     open-loop probes at the planned rate, if the user named one: does it hold?
@@ -7,10 +7,11 @@ interval, limit, headroom*.
                them; every fourth probe is at the target again, and so are the last probes, until
                the target's answer is certain
 
-Rules: each probe is a whole run with its own arrivals. The run is judged, and its result is stored
-below probes/. All runs of a point share one Locust (bench.workloads.launch.LocustSeries). If
-workers join from other hosts, each run has its own Locust. A safety violation ends the whole
-command. After Ctrl-C, or when a point's time is up, the finished probes are kept.
+Rules: each probe is a whole run with its own arrivals. The search judges the run and stores the
+run's result below probes/. All runs of a point share one Locust
+(bench.workloads.launch.LocustSeries). If workers join from other hosts, each run has its own
+Locust. A safety violation ends the whole command. After Ctrl-C, or when a point's time is up, the
+finished probes are kept.
 """
 
 import contextlib
@@ -49,19 +50,20 @@ from bench.workloads.launch import LocustSeries
 START_CALLERS = (4, 16, 64, 256)
 # A closed loop lasts this share of a probe's duration.
 SHORT = 0.5
-# The search starts with closed loops. It tries more callers as long as the number of leases grows
-# by at least this factor.
+# The search starts with closed loops. The search adds callers while each addition multiplies the
+# leases by at least this factor.
 GROWS = 1.15
-# The number of target probes before the search.
+# How many target probes come before the search.
 TARGET_PROBES = 3
-# During the search, the target is probed again after this number of other probes.
+# During the search, this many other probes lie between two target probes.
 TARGET_EVERY = 4
 MOST_TARGET_PROBES = 12
 DRAIN_S = 10.0
 FIRST_OVERHEAD_S = 2.0
-# This share of the budget is reserved for the end of an interrupted run and for writing the pages.
+# This share of the budget is reserved. An interrupted run needs the time to end, and the pages need
+# time to be written.
 RESERVE = 0.1
-# A probe may last up to this factor longer, to get enough samples.
+# A probe may last longer by up to this factor, so that it gets enough samples.
 STRETCH = 3
 
 
@@ -74,7 +76,7 @@ def run_capacity(order: ExperimentOrder[CapacityPlan], show: Show) -> Done[Capac
     with Experiment(order) as experiment:
         seeker = _Seeker(order, experiment, show)
         points = seeker.points()
-        # From here on Ctrl-C raises no exception, because the finished probes must be stored first.
+        # From this line on, Ctrl-C raises no exception. The finished probes must be stored first.
         experiment.raising = False
         result = CapacityResult(
             **experiment.header(seed=plan.points[0].scenario.seed, interrupted=experiment.cut),
@@ -89,15 +91,15 @@ def run_capacity(order: ExperimentOrder[CapacityPlan], show: Show) -> Done[Capac
 
 
 class OutOfTime(Exception):  # noqa: N818 - no error: a busy machine gets less far
-    """The budget is too short. Another run would end too late, or the budget has ended the current
-    run."""
+    """Raised if the budget is too short. Either another run would end too late, or the budget has
+    ended the current run."""
 
 
 class Budget:
-    """The time budget of one point: `wanted_s`, counted from now. The current run reports its
+    """The time budget of one point is `wanted_s`, counted from now. The current run reports its
     progress once a second, and each report checks the budget. `awaits` means that the first run
-    waits for other hosts. This wait does not count. `cut` is 1 after the budget has requested the
-    end of a run."""
+    waits for other hosts. The budget does not count this wait. `cut` is 1 after the budget has
+    requested the end of a run."""
 
     def __init__(self, experiment: Experiment, wanted_s: float, *, awaits: bool) -> None:
         self._experiment = experiment
@@ -116,7 +118,7 @@ class Budget:
         return max(self._over_s - time.monotonic(), 0.0)
 
     def lasts_s(self, scenario: Scenario) -> float:
-        """Return the expected duration of a run (s), estimated from earlier runs."""
+        """Return how long (s) a run will probably last, estimated from earlier runs."""
         return _asked_s(scenario) + self._overhead_s
 
     def begin(self, scenario: Scenario) -> None:
@@ -140,8 +142,8 @@ class Budget:
             self._experiment.count += 1
 
     def ended(self, scenario: Scenario) -> float | None:
-        """Record the end of the run. Return the share of this machine's CPU time that all processes
-        together used during the measurement."""
+        """Record that the run has ended. Return which share of this machine's CPU time all
+        processes used during the measurement."""
         self._overhead_s = (
             self._overhead_s + time.monotonic() - self._began_s - _asked_s(scenario)
         ) / 2
@@ -154,7 +156,7 @@ def _asked_s(scenario: Scenario) -> float:
 
 
 class _Seeker:
-    """The work of one command, point after point."""
+    """The work of one command. It measures one point after another."""
 
     _budget: Budget
     _scenario: Scenario
@@ -188,8 +190,8 @@ class _Seeker:
                 self._seek()
             except (BenchError, KeyboardInterrupt) as error:
                 if not self._runs:
-                    # After the first run, the finished probes still count. The error only ends the
-                    # measurement.
+                    # After the first run, an error only ends the measurement. The finished probes
+                    # still count.
                     raise
                 self._experiment.cut = isinstance(error, KeyboardInterrupt)
                 self.stopped = "" if self._experiment.cut else str(error)
@@ -286,7 +288,7 @@ class _Seeker:
             self._probe_target()
 
     def _is_target_open(self) -> bool:
-        """Return whether more probes could still decide if the target holds."""
+        """Return whether more probes could still decide whether the target holds."""
         findings = self._findings
         target = self._plan.target_rate_per_s
         done = sum(probe.rate_per_s == target for probe in findings.probes)
@@ -308,8 +310,8 @@ class _Seeker:
 
     def _probe(self, step: str, rate: float, scenario: Scenario) -> None:
         result, busy = self._run(scenario)
-        # If other hosts join, these hosts make the load. This machine's CPU then says nothing about
-        # the load.
+        # If other hosts join, the other hosts make the load. This machine's CPU then says nothing
+        # about the load.
         busy = None if self._plan.bind else busy
         self._findings.probes.append(judge_probe(rate, step, result, self._plan.slo, busy))
 
@@ -338,8 +340,8 @@ class _Seeker:
         return replace(scenario, rate_per_s=rate, users=users, duration_ms=duration_ms, seed=seed)
 
     def _run(self, scenario: Scenario) -> tuple[RunResult, float | None]:
-        """Do one run on the drained servers. Return the run's result and the used share of this
-        machine's CPU time.
+        """Do one run on the drained servers. Return the run's result and the share of this
+        machine's CPU time that was used.
 
         Raises OutOfTime if the run's time was up.
         """
@@ -389,7 +391,7 @@ class _Seeker:
 
 
 def _drain(urls: Sequence[str]) -> None:
-    """Wait until no answering instance has a pending background fsync, at most 10 s."""
+    """Wait until no instance that answers has a pending background fsync. Wait at most 10 s."""
     deadline_s = time.monotonic() + DRAIN_S
     while time.monotonic() < deadline_s:
         values = [snapshot.values or {} for snapshot in info_snapshot(urls)]

@@ -50,10 +50,10 @@ from bench.measure.verdict import Evidence, Verdict, Word, conclude
 from bench.report.figures import count, counted, latency, percent
 from bench.scenario import Scenario
 
-# The fewest probes that can show that the target holds. If all of four probes held, their interval
-# (Wilson) lies above one half. If all of three probes held, the interval contains one half.
+# The fewest probes that can show that the target holds. If four of four probes held, their interval
+# (Wilson) lies above one half. If three of three probes held, the interval contains one half.
 LEAST_TARGET = 4
-# A closed loop may be faster than random arrivals by this factor.
+# A closed loop may be this many times as fast as random arrivals.
 MORE_BY = 2.0
 # Student's t (97.5 %), by the number of values.
 STUDENT = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571}
@@ -65,8 +65,8 @@ Answer = tuple[Word, list[str]]
 
 @dataclass(frozen=True, slots=True)
 class SweepPoint:
-    """One fleet and load with a capacity to measure. `variables` are the values that a sweep has
-    set, as text."""
+    """One fleet and one load. Their capacity will be measured. `variables` are the values that a
+    sweep has set, as text."""
 
     scenario: Scenario
     variables: Mapping[str, str]
@@ -76,7 +76,7 @@ class SweepPoint:
 class CapacityPlan:
     """The plan of the measurement.
 
-    `fixed_users` means that the scenario's callers are an upper limit. `budget_s` is the time for
+    If `fixed_users` is true, the scenario's callers are an upper limit. `budget_s` is the time for
     each point. `bind` is the address where other hosts join.
     """
 
@@ -90,8 +90,8 @@ class CapacityPlan:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """The facts that the rules judge. If pauses count as misses, `findings` already has misses in
-    their place. `contradictions` are sentences about evidence against the interval."""
+    """The facts that the rules judge. If pauses count as misses, `findings` already shows each
+    pause as a miss. `contradictions` are sentences about evidence against the interval."""
 
     findings: Findings
     capacity: Capacity
@@ -100,7 +100,8 @@ class Facts:
 
     @property
     def pauses(self) -> str:
-        """The end of a sentence that says how many probes showed nothing because of pauses."""
+        """Words for the end of a sentence. They say how many probes showed nothing because of
+        pauses."""
         probes = self.findings.probes
         paused = len(self.findings.rates(Seen.PAUSED))
         if not paused:
@@ -111,7 +112,8 @@ class Facts:
         )
 
     def unsure(self, *reasons: str) -> Answer:
-        """Return INCONCLUSIVE with these reasons and with the sentences about unmeasured things."""
+        """Return INCONCLUSIVE with these reasons, and with the sentences about missing
+        measurements."""
         return words.INCONCLUSIVE, [*reasons, *self.findings.unmeasured]
 
 
@@ -140,8 +142,8 @@ def _target_held(facts: Facts) -> Answer | None:
 
 
 def _nothing_held(facts: Facts) -> Answer | None:
-    """Answer if the interval has no lower end. The answer is NOT KEPT only if rates close to zero
-    and rates in the middle missed, and no probe held."""
+    """Answer if the interval has no lower end. The answer is NOT KEPT only if three conditions are
+    met: rates close to zero missed, rates in the middle missed, and no probe held."""
     findings = facts.findings
     if facts.capacity.low is not None:
         return None
@@ -169,7 +171,7 @@ def _nothing_held(facts: Facts) -> Answer | None:
 
 
 def _target_missed(facts: Facts) -> Answer | None:
-    """Answer NOT KEPT for a target at which most probes missed, in two cases. In the first case the
+    """Answer NOT KEPT in two cases if most probes at the target missed. In the first case the
     target lies above the interval. In the second case the probes alone show with 95 % certainty
     that the target does not hold."""
     target = facts.target
@@ -208,7 +210,7 @@ RULES: Sequence[Callable[[Facts], Answer | None]] = (
 
 
 def _gaps(facts: Facts) -> list[str]:
-    """Return sentences about the missing parts of the interval."""
+    """Return sentences that say which parts of the interval are missing."""
     capacity = facts.capacity
     if not capacity.low:
         return []
@@ -228,8 +230,8 @@ def _gaps(facts: Facts) -> list[str]:
 
 
 def _gave_out(findings: Findings) -> str:
-    """Return the generator's problem at the slowest probe that it spoilt, or "" if it spoilt no
-    probe."""
+    """Return the generator's problem at the slowest probe that the generator spoilt. Return "" if
+    the generator spoilt no probe."""
     spoilt = [probe for probe in findings.probes if probe.seen is Seen.SATURATED]
     if not spoilt:
         return ""
@@ -245,7 +247,8 @@ def _gave_out(findings: Findings) -> str:
 
 
 def _at(findings: Findings, target: float | None) -> list[Seen]:
-    """Return the outcomes of the probes at the target that say something about the servers."""
+    """Return the outcomes of the probes at the target. Leave out probes that say nothing about the
+    servers."""
     if target is None:
         return []
     return [outcome for outcome in findings.outcomes(target, target) if outcome in findings.counted]
@@ -284,8 +287,8 @@ def _headroom(facts: Facts, slo: Slo) -> Headroom | None:
 
 
 def mean_latency(values: Sequence[float]) -> Estimate | None:
-    """Return the geometric mean of a percentile (s) over at least two probes, with its 95 %
-    interval."""
+    """Return the geometric mean of a percentile (s) over at least two probes. Also return the
+    mean's 95 % interval."""
     if len(values) < 2:
         return None
     logs = np.log(values)
@@ -295,8 +298,8 @@ def mean_latency(values: Sequence[float]) -> Estimate | None:
 
 
 def _student(values: int) -> float:
-    """Return Student's t (97.5 %) for a mean of this number of values. For more values than the
-    table has, the function adds the first terms of an expansion. The result is at most 0.5 % too
+    """Return Student's t (97.5 %) for a mean of this number of values. If the table ends before
+    this number, the function adds the first terms of an expansion. The result is at most 0.5 % too
     low. Source: Abramowitz and Stegun 26.7.5."""
     if values in STUDENT:
         return STUDENT[values]
@@ -309,8 +312,8 @@ def _student(values: int) -> float:
 
 
 def _probes_against(findings: Findings, capacity: Capacity, target: float | None) -> list[str]:
-    """Describe probes that contradict the interval: rates clearly below the interval that mostly
-    missed, and rates clearly above the interval that mostly held.
+    """Describe probes that contradict the interval. At rates clearly below the interval, most of
+    these probes missed. At rates clearly above the interval, most of these probes held.
 
     The model assumes that a fleet which keeps a rate also keeps every lower rate. If this
     assumption is false, or if the machine changed during the search, the interval is not an answer.
@@ -340,8 +343,8 @@ def _against_text(probes: Sequence[Probe], wrong: Seen, number: int) -> str:
 
 
 def agreement(capacity: Capacity, loops: Sequence[Loop]) -> tuple[str | None, bool]:
-    """Return a sentence that compares the fastest closed loop within the SLO with the capacity, and
-    whether this loop contradicts the capacity."""
+    """Compare the capacity with the fastest closed loop that kept the SLO. Return a sentence about
+    the comparison, and whether this loop contradicts the capacity."""
     if not loops:
         return None, False
     rate, users = max(loops)
@@ -373,12 +376,12 @@ def agreement(capacity: Capacity, loops: Sequence[Loop]) -> tuple[str | None, bo
 
 
 def point_of(point: SweepPoint, findings: Findings, plan: CapacityPlan) -> CapacityPoint:
-    """Return the judged point that the findings lead to."""
+    """Judge a point by its findings, and return the point."""
     target = plan.target_rate_per_s
     capacity = capacity_of(findings, plan.slo)
     near = at_capacity(findings.probes, capacity)
-    # Some probes held, but too few to confirm either end of the interval. So a closed loop cannot
-    # agree with the interval.
+    # Too few probes held to confirm an end of the interval. So a closed loop cannot agree with the
+    # interval.
     is_silent = findings.rates(Seen.HELD) and capacity.low is None and capacity.high is None
     loops = [] if is_silent else loops_within(findings, plan.slo)
     agrees, is_contradicted = agreement(capacity, loops)
@@ -417,8 +420,8 @@ def _with_pauses_missed(findings: Findings) -> Findings:
 
 
 def _knee(probes: Sequence[Probe], capacity: Capacity) -> Knee | None:
-    """Return the rate with the most throughput per latency. The measure is Kleinrock's power, rate
-    ÷ mean acquire. Only rates that held and do not exceed the interval's lower end count, because a
+    """Return the rate with the most throughput per latency. The measure is Kleinrock's power, which
+    is rate ÷ mean acquire. A rate counts if it held and is at most the interval's lower end. A
     higher rate may not hold again."""
     knee = max(
         (
@@ -468,8 +471,8 @@ def earned(result: CapacityResult) -> CapacityResult:
 
 
 def _earned_point(point: CapacityPoint, plan: CapacityPlan) -> CapacityPoint:
-    """Return a stored point, judged again from its probes and loops. A stored verdict VIOLATED
-    stays, because no other field stores the violation."""
+    """Judge a stored point again from its probes and loops, and return the point. A stored verdict
+    VIOLATED stays, because no other field stores the violation."""
     violated = "; ".join(point.reasons) if point.status == words.VIOLATED.status else ""
     findings = Findings([*point.probes], [*point.callers], point.fleet, violated)
     judged = point_of(SweepPoint(point.scenario, point.variables), findings, plan)

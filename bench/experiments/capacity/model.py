@@ -4,7 +4,7 @@ informative next rate*. Pure.
     P(a probe at rate r holds) = δ + (1 − δ − ε) / (1 + (r / c)^(1/s))
 
 - c is the capacity, the rate at which half of the undisturbed probes hold.
-- s is the width of the transition from held to missed, in log rate. It is the noise of one probe.
+- s is the width of the transition from held to missed, in log rate. s is the noise of one probe.
 - ε is the share of probes that a bad moment of the machine spoils, at any rate.
 - δ is the share of probes that hold by luck.
 
@@ -13,12 +13,12 @@ c, s and ε are all unknown. The model computes a probability for each combinati
 Rules
 - Before the first probe, the model expects c close to the rate of the closed loop, within a factor
   of 2.6 (95 %). But c may be anything from half an operation per second to four times the fastest
-  closed loop. s ≥ 2 % and ε > 0, so a single probe never makes the model certain.
+  closed loop. One probe never makes the model certain, because s ≥ 2 % and ε > 0.
 - A rate that held *and* missed makes a larger s or ε likely. If this moves the interval, the answer
   covers both the old and the new interval. So a contradiction can widen the interval but never
   narrow it.
-- The next rate is the most informative rate about c. The measure is the mutual information of
-  outcome and c.
+- The model chooses the next rate so that the probe tells most about c. The measure is the mutual
+  information of outcome and c.
 
 Source: logistic psychometric functions with lapses (Wichmann and Hill 2001); the adaptive choice
 (Kontsevich and Tyler 1999, the Ψ method).
@@ -34,8 +34,8 @@ from numpy.typing import NDArray
 # The search never goes below one operation in two seconds.
 LEAST_RATE = 0.5
 SURE = 0.95
-# Limits for half the relative width of an interval. The search stops at ENOUGH. An interval up to
-# USABLE is an answer.
+# Limits for half the relative width of an interval. The search stops at ENOUGH. An interval that is
+# at most USABLE wide counts as an answer.
 ENOUGH = 0.10
 USABLE = 0.25
 MOST_OVER = 4.0
@@ -56,14 +56,16 @@ _CANDIDATES = 15
 Floats = NDArray[np.float64]
 # The rate of a probe (operations/s), and whether it held.
 Look = tuple[float, bool]
-# The rate of the closed loops within the SLO, and their highest rate, in operations/s (> 0).
+# Two rates in operations/s (> 0): the rate of the closed loops within the SLO, and the highest rate
+# of all closed loops.
 Reached = tuple[float, float]
 
 
 @dataclass(frozen=True, slots=True)
 class RateInterval:
-    """The estimated range of the capacity in operations/s. The capacity lies between `low` and
-    `high` with a probability of 95 %. It lies below `likely` with a probability of 50 %."""
+    """The range of operations/s in which the capacity probably lies. The capacity lies between
+    `low` and `high` with a probability of 95 %. The capacity lies below `likely` with a probability
+    of 50 %."""
 
     low: float
     likely: float
@@ -75,9 +77,8 @@ class RateInterval:
         return float((self.high / self.low) ** 0.5) - 1
 
     def probes_left(self, done: int) -> int:
-        """Return an estimate of how many more probes make the interval narrow enough. At first
-        three probes halve the interval. Later only noise is left, and the noise shrinks with 1 ÷
-        √n."""
+        """Estimate how many more probes make the interval narrow enough. At first three probes
+        halve the interval. Later only noise is left, and the noise shrinks with 1 ÷ √n."""
         halving = 3 * log2(log(self.high / self.low) / log((1 + ENOUGH) ** 2))
         settling = done * ((self.width / ENOUGH) ** 2 - 1) / 2 if self.width < 4 * ENOUGH else 0.0
         return max(round(max(halving, settling)), 1)
@@ -118,7 +119,7 @@ class Model:
         return exp(candidates[int(np.argmax(information))])
 
     def _holds(self, at: Floats) -> Floats:
-        """Return P(held) of a probe at each log rate, for every c, s and ε."""
+        """Return the probability that a probe holds, at each log rate and for every c, s and ε."""
         beyond = (at[:, None, None, None] - self._rates[:, None, None]) / _WIDTHS[:, None]
         return np.asarray(_LUCKY + (1 - _LUCKY - _SPOILT) / (1 + np.exp(np.clip(beyond, -50, 50))))
 
@@ -132,8 +133,8 @@ class Model:
 
 
 def interval_of(reached: Reached, looks: Sequence[Look]) -> RateInterval:
-    """Return the interval after these looks. If a rate held and missed, the returned interval also
-    covers the interval that follows without the contradicting looks."""
+    """Return the interval after these looks. If a rate both held and missed, compute a second
+    interval without the contradicting looks. The returned interval covers both."""
     # A rate that both held and missed shows that the machine changes. But the model counts every
     # look as more evidence, so its interval gets narrower. This function therefore computes a
     # second interval, without the looks that contradict the first look at the same rate. The answer

@@ -1,5 +1,5 @@
-"""One probe of a capacity search: *a run's result and the SLO → held, missed, saturated or paused,
-and the use of each resource*.
+"""One probe of a capacity search: *a run's result and the SLO → held, missed, saturated or paused;
+how far each resource was used*.
 
 A probe is HELD if every expression of the SLO is true and at least 0.99 of the offered operations
 were completed in time. The probe is HELD even if the generator or the machine had trouble. A missed
@@ -8,9 +8,10 @@ probe is the servers' fault, with two exceptions:
   some operations so late that even a median acquire misses the limit. The timer caused the miss if
   the remaining operations alone would not have missed.
 - PAUSED: the machine kept the load process from running. A pause counts if it lasts at least a
-  quarter of the SLO's limit. Acquires that touch such a pause are left out, both hits and misses.
-  If the remaining acquires are too few to judge, the probe is PAUSED. If more than half of the
-  acquires are left out, the probe only counts as missed if most of the remaining acquires are late.
+  quarter of the SLO's limit. The judgement leaves out all acquires that touch such a pause, both
+  hits and misses. If the remaining acquires are too few to judge, the probe is PAUSED. If more than
+  half of the acquires are left out, the probe is missed only if most of the remaining acquires are
+  late.
 """
 
 from collections.abc import Sequence
@@ -41,7 +42,7 @@ from bench.scenario import Scenario
 
 LEAST_USERS = 64
 MOST_USERS = 2048
-# For each percentile, the share of acquires that may be later than its limit.
+# For each percentile: the share of acquires that may be later than the percentile's limit.
 MISS_SHARES = {"p50": 0.5, "p90": 0.1, "p99": 0.01, "p999": 0.001, "p9999": 0.0001}
 # More load makes these figures worse. Only figures of this kind can limit a rate.
 BOUNDED = ("latency_s", "outcome_shares", "split_votes", "attempts", "cost")
@@ -66,18 +67,18 @@ MOST_LEFT_OUT = 0.5
 CLEARLY_LATE = 0.5
 # A pause shorter than this share of the SLO's limit cannot turn a hit into a miss.
 PAUSE_SHARE = 0.25
-# The least value of acquires × the share that may be late. With at least this value, a probe
-# without late acquires keeps the share with 95 % certainty (rule of three).
+# The least number of acquires, multiplied by the share that may be late. A probe of this size
+# without a late acquire keeps the share with 95 % certainty (rule of three).
 LEAST_LEFT = 3.0
 # The summary mentions other work if it uses at least this share of this machine's CPU time.
 OTHERS = 0.25
 GAVE_OUT = (
     "not reached: the load generator reached its limit first ({}); use --processes or more hosts"
 )
-# The machine counts as full from this share of its cores on.
+# If at least this share of the machine's cores is used, the machine counts as full.
 FULL = 0.9
 ELSEWHERE = "for more load use other hosts (--expect-workers), or stop other work on these cores"
-# An address with one of these beginnings is on this machine, without a network in between.
+# An address that begins like this is on this machine. No network lies in between.
 HERE = ("127.", "localhost", "[::1]", "/")
 # On average a reply waits for half of a running fsync, and then for its own fsync.
 FSYNC_REPLY = 1.5
@@ -91,7 +92,8 @@ class Slo:
 
     @property
     def acquire_limit(self) -> Threshold | None:
-        """The first upper limit on a percentile of acquire. Attainment refers to this limit."""
+        """The first upper limit on a percentile of acquire. Attainment is measured against this
+        limit."""
         return next(
             (threshold for threshold in self.thresholds if _is_acquire_limit(threshold)), None
         )
@@ -103,8 +105,7 @@ class Slo:
 
     @property
     def least_operations(self) -> int:
-        """The number of operations that a probe needs for its strictest percentile to be
-        meaningful."""
+        """How many operations a probe needs, so that its strictest percentile has a meaning."""
         shares = [MISS_SHARES.get(threshold.metric.path[-1], 1.0) for threshold in self.thresholds]
         return int(1.2 * SAMPLES_BEYOND / min(shares))
 
@@ -198,7 +199,7 @@ def _attainment(slo: Slo, result: RunResult) -> Attainment | None:
 
 def callers_for(rate: float, scenario: Scenario, slo: Slo) -> int:
     """Return how many callers keep up `rate` if acquires take twice their limit (Little's law). The
-    number is a power of two, unless the scenario limits it."""
+    result is a power of two, unless the scenario limits the number of callers."""
     limit = slo.acquire_limit
     busy_s = mean_of(scenario.hold) / 1000 + 2 * (limit.limit if limit else 0.01)
     users = LEAST_USERS
@@ -227,7 +228,7 @@ def _is_saturated(result: RunResult, slo: Slo) -> bool:
 
 
 def is_busy(cpu_ratio: float | None) -> bool:
-    """Return whether a load process that used this share of a core was at its limit."""
+    """Return whether a load process is at its limit if it uses this share of a core."""
     return (cpu_ratio or 0.0) >= BUSY_CORE
 
 
@@ -250,8 +251,8 @@ def _is_acquire_limit(threshold: Threshold) -> bool:
 
 
 def _within(threshold: Threshold, result: RunResult) -> tuple[int, int]:
-    """Return the number of operations that got their lease within the limit, and the number of all
-    operations in the window. Both numbers omit acquires that touch a pause."""
+    """Return how many operations got their lease within the limit, and how many operations the
+    window has. Acquires that touch a pause are left out of both numbers."""
     within, due = _of_all(threshold, result)
     paused = _paused(threshold, result)
     return max(within - _up_to(paused, threshold.limit), 0), max(due - paused.count, 0)
@@ -262,7 +263,8 @@ def _of_all(threshold: Threshold, result: RunResult) -> tuple[int, int]:
 
 
 def _paused(threshold: Threshold | None, result: RunResult) -> Histogram:
-    """Return the acquires that touch a pause long enough to make them miss the limit."""
+    """Return the acquires that touch a pause. The pause must be long enough to make an acquire miss
+    the limit."""
     if threshold is None:
         return Histogram()
     least_ms = max(PAUSES_MS[0], PAUSE_SHARE * threshold.limit * 1000)
@@ -278,8 +280,9 @@ def _histogram(name: str, result: RunResult) -> Histogram:
 
 
 def _up_to(histogram: Histogram, limit_s: float) -> int:
-    """Return how many samples are below the limit. The limit is compared with a precision of three
-    digits."""
+    """Return how many samples are below the limit. The comparison has a precision of three
+    digits.
+    """
     limit_ns = np.array([min(max(round(limit_s * 1e9), 0), HIGHEST_NS)], np.int64)
     return int(histogram.counts[: int(bucket_indices(limit_ns)[0])].sum())
 
@@ -301,8 +304,8 @@ def _instance(instance: InstanceReport, result: RunResult) -> ProbedInstance:
 
 
 def uses_of(result: RunResult, slo: Slo, busy: float | None = None) -> tuple[ResourceUse, ...]:
-    """Return how far one run used each resource with a known use. `busy` is the same as in
-    `judge_probe`."""
+    """Return how far one run used each resource. Resources with an unknown use are left out. `busy`
+    has the same meaning as in `judge_probe`."""
     by_run = (use(result) for use in (_server, _generator, _hot_key, _callers, _fsync))
     return tuple(use for use in (*by_run, _machine(result, busy), _network(result, slo)) if use)
 
@@ -310,8 +313,8 @@ def uses_of(result: RunResult, slo: Slo, busy: float | None = None) -> tuple[Res
 def next_limit(uses: Sequence[ResourceUse], gave_out: str = "") -> ResourceUse:
     """Return the resource that limits the rate next.
 
-    `gave_out` says how the generator reached its limit before any of `uses`. It is "" if the
-    generator did not reach its limit.
+    `gave_out` says how the generator reached its limit before any of `uses`. `gave_out` is "" if
+    the generator did not reach its limit.
     """
     machine = next((use for use in uses if use.name == MACHINE), None)
     if gave_out and machine is not None and (machine.ratio or 0.0) >= FULL:
@@ -354,9 +357,10 @@ def hot_share(scenario: Scenario) -> float:
 
 
 def _grows(name: str, ratio: float, text: str, result: RunResult) -> ResourceUse:
-    """Return a use that grows with the rate.
+    """Return the use of a resource whose use grows with the rate.
 
-    If the resource is nearly full, the use includes the rate at which it would be full.
+    If the resource is nearly full, the result includes the rate at which the resource would be
+    full.
     """
     rate = result.rate.achieved_per_s
     return ResourceUse(name, text, ratio, rate / ratio if rate and ratio >= NEARLY_FULL else None)
@@ -378,7 +382,7 @@ def _generator(result: RunResult) -> ResourceUse | None:
 
 
 def _own(result: RunResult) -> tuple[float | None, str]:
-    """Return the share of this machine's CPU time that generator and servers used, and a name for
+    """Return which share of this machine's CPU time generator and servers used, and a name for
     these processes. Servers on other machines do not count."""
     cores = result.environment.usable_cores
     cost = result.cost

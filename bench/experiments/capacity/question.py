@@ -1,4 +1,4 @@
-"""The question `capacity` as a value: *what is the highest rate that keeps an SLO, and what limits
+"""The question `capacity` as a value: *which is the highest rate that keeps an SLO, and what limits
 this rate?*"""
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""The result of `capacity`: *probes and closed loops, one fleet per point → the capacity of each
-point, and its limit*.
+"""The result of `capacity`: *probes and closed loops, one fleet per point → each point's capacity
+and the capacity's limit*.
 
 Rules: the rules of `bench.measure.section` apply. A rate is a number of operations per second. The
 whole result of every run is stored below probes/.
@@ -17,8 +17,8 @@ from bench.measure.section import Amount, Count, Section, Share, says
 from bench.measure.verdict import Status
 from bench.scenario import Scenario
 
-# A probe counts as near the capacity within this factor. Such a probe shows what limits the
-# capacity.
+# A probe is near the capacity if the two rates differ by at most this factor. Such a probe shows
+# what limits the capacity.
 NEAR_BY = 2.0
 
 
@@ -27,7 +27,7 @@ class Seen(Enum):
 
     HELD = "held"
     MISSED = "missed"
-    # The probe missed, and the generator may be the cause.
+    # The probe missed its limit, and the generator may be the cause.
     SATURATED = "saturated"
     # The machine kept the load process from running.
     PAUSED = "paused"
@@ -159,13 +159,13 @@ class Capacity(Section, frozen=True, kw_only=True):
 
     @property
     def width(self) -> float:
-        """Half the interval's relative width. 0.1 means ±10 %. The value is infinite if an end is
-        not known."""
+        """Half the interval's relative width, where 0.1 means ±10 %. The value is infinite if an
+        end is not known."""
         return float((self.high / self.low) ** 0.5) - 1 if self.low and self.high else math.inf
 
 
 class Knee(Section, frozen=True, kw_only=True):
-    """The held rate with the most throughput per latency."""
+    """Among the rates that held, the rate with the most throughput per latency."""
 
     rate_per_s: Annotated[Amount, says("offered")]
     acquire_s: Annotated[Latency, says("at that rate")]
@@ -236,7 +236,7 @@ class CapacityPoint(Section, frozen=True, kw_only=True):
 
 
 class CapacityResult(Document, frozen=True, kw_only=True):
-    """The largest rate that keeps an SLO, and the next limit of this rate."""
+    """The largest rate that keeps an SLO, and the resource that limits this rate next."""
 
     kind: Annotated[Literal["capacity"], says("the command")] = "capacity"
     slo: Annotated[tuple[str, ...], says("expressions that must all hold")]
@@ -250,14 +250,14 @@ class CapacityResult(Document, frozen=True, kw_only=True):
 
 
 def point_name(variables: Mapping[str, str]) -> str:
-    """Return a sweep's name for a point, such as `instances=3 fsync=always`."""
+    """Return the name that a sweep gives to a point, such as `instances=3 fsync=always`."""
     return " ".join(f"{name}={value}" for name, value in variables.items())
 
 
 def at_capacity(probes: Sequence[Probe], capacity: Capacity) -> Probe | None:
     """Return the probe nearest to the capacity, within a factor of two. If two probes are equally
-    near, return the faster probe. Probes that held are preferred, because a missed probe uses all
-    callers and keys, whatever its limit is."""
+    near, return the faster probe. The function prefers probes that held, because a missed probe
+    uses all callers and keys, whatever limits it."""
     edge = capacity.likely or capacity.low or capacity.high
 
     def far(probe: Probe) -> tuple[float, float]:

@@ -4,8 +4,8 @@
 - A probe that the generator spoilt bounds the search like a miss. It says nothing about the
   servers, so the capacity ignores it.
 - An end of the interval is known only if two probes near it confirm it.
-- The lower end of the capacity's interval never exceeds the highest rate that held. The upper end
-  is never below the lowest rate that missed.
+- The capacity's interval never begins above the highest rate that held. The interval never ends
+  below the lowest rate that missed.
 """
 
 from dataclasses import dataclass, field
@@ -27,7 +27,7 @@ from bench.measure.run_result import FleetFacts
 
 LEAST_PROBES = 8
 MOST_PROBES = 40
-# Shares of the rate of the fastest closed loop.
+# Shares of the fastest closed loop's rate.
 MIDDLE = (0.4, 0.6, 0.8)
 # The proposed rate grows by this factor for each consecutive probe that showed nothing.
 HIGHER = 1.1
@@ -36,18 +36,18 @@ HIGHER = 1.1
 # they are at most the factor NEAR above this end.
 NEAR = 1.25
 LEAST_NEAR = 2
-# The rate (operations/s) of the lowest probes. They show whether any rate holds.
+# The rate (operations/s) of the lowest probes. The lowest probes show whether any rate holds.
 LOWEST = 2 * LEAST_RATE
 # Because of rounding, rates that differ by at most this share count as the same rate.
 SAME = 0.01
-# The leases/s of a closed loop, and its number of callers.
+# The leases/s of a closed loop, and how many callers the loop has.
 Loop = tuple[float, int]
 
 
 @dataclass(slots=True)
 class Findings:
     """All results for one point so far. `violated` describes a safety violation in words.
-    `unmeasured` are sentences about measurements that are missing for lack of time."""
+    `unmeasured` are sentences that say which measurements are missing for lack of time."""
 
     probes: list[Probe] = field(default_factory=list)
     callers: list[ClosedLoop] = field(default_factory=list)
@@ -78,8 +78,8 @@ class Findings:
         return [probe.seen for probe in self.probes if least <= probe.rate_per_s <= most]
 
     def looks(self, *also: Seen) -> list[Look]:
-        """Return the probes that count, and the probes with the outcomes `also`, in the form that
-        the model needs."""
+        """Return the probes in the form that the model needs. The result has the probes that count,
+        and the probes with the outcomes `also`."""
         kinds = (*self.counted, *also)
         return [
             (probe.rate_per_s, probe.seen is Seen.HELD)
@@ -146,8 +146,8 @@ def _rate_against_hope(findings: Findings, slo: Slo) -> float | None:
 
 
 def _against_hope(findings: Findings) -> list[tuple[float, int]]:
-    """Return the rates (operations/s) whose misses show that no rate holds, and the number of
-    misses that each rate needs."""
+    """Return the rates (operations/s) that must miss before no rate counts as holding. Also return
+    how many misses each rate needs."""
     fastest = max((loop.achieved_per_s or 0.0 for loop in findings.callers), default=0.0)
     middle = [(float(f"{share * fastest:.3g}"), 1) for share in MIDDLE if share * fastest > LOWEST]
     return [(LOWEST, LEAST_NEAR), *middle]
@@ -155,7 +155,7 @@ def _against_hope(findings: Findings) -> list[tuple[float, int]]:
 
 def holds_nowhere(findings: Findings) -> bool:
     """Return whether rates near zero and rates in the middle missed, and no probe held. Return
-    False without a closed loop, because the middle is then not known."""
+    False if there is no closed loop, because then the middle is not known."""
     return (
         bool(findings.callers)
         and not findings.rates(Seen.HELD)
@@ -186,7 +186,7 @@ def _paused_last(findings: Findings) -> int:
 
 
 def capacity_of(findings: Findings, slo: Slo) -> Capacity:
-    """Return the range in which the capacity of the servers lies."""
+    """Return the range in which the servers' capacity lies."""
     looks = findings.looks()
     interval = interval_of(reached_by(findings, slo), looks)
     held = [rate for rate, is_held in looks if is_held]

@@ -171,8 +171,8 @@ def answer(point: CapacityPoint, result: CapacityResult) -> str:
 
 
 def _servers_text(point: CapacityPoint) -> str:
-    """Name the servers that carried the load. If the servers are not known, describe them from the
-    scenario."""
+    """Name the servers that carried the load. If the servers are not known, describe the scenario's
+    servers."""
     if point.fleet:
         return point.fleet.text
     scenario = point.scenario
@@ -190,7 +190,7 @@ def _headline(point: CapacityPoint, result: CapacityResult) -> str:
 
 
 def _now(point: CapacityPoint) -> str:
-    """Mention other work that uses much of this machine, because the answer may differ without this
+    """Mention other work that uses much of this machine. The answer may differ without the other
     work."""
     others = [probe.others_ratio for probe in point.probes if probe.others_ratio is not None]
     is_busy = bool(others) and median(others) >= OTHERS
@@ -216,7 +216,7 @@ def _bracket(point: CapacityPoint) -> str:
 
 
 def rate_text(rate: float | None) -> str:
-    """Return a rate with three significant digits. The interval is ten times as wide as the
+    """Return a rate with three significant digits. The rate's interval is ten times as wide as the
     rounding error."""
     return MISSING if rate is None else count(float(f"{rate:.3g}"))
 
@@ -257,7 +257,7 @@ def _lines(point: CapacityPoint, result: CapacityResult) -> Iterator[tuple[str, 
 
 
 def _own_share(point: CapacityPoint) -> str:
-    """Say how much the load process itself adds to the latency that the SLO limits."""
+    """The SLO limits a latency. Say how much the load process itself adds to this latency."""
     if (near := point.near) is None:
         return ""
     figure = near.generator.figure
@@ -270,7 +270,7 @@ def _own_share(point: CapacityPoint) -> str:
 
 
 def _target(point: CapacityPoint, headroom: Headroom, result: CapacityResult) -> str:
-    """Say whether the target holds, and how much room is left."""
+    """Say whether the target holds, and how much room is left above it."""
     probes = [probe for probe in point.probes if probe.rate_per_s == result.target_rate_per_s]
     held = sum(probe.seen is Seen.HELD for probe in probes)
     times = headroom.acquire_s
@@ -310,8 +310,8 @@ def _headroom(point: CapacityPoint, headroom: Headroom, result: CapacityResult) 
 
 
 def _pauses(point: CapacityPoint) -> str:
-    """Say which share of the probes' acquires was left out because the machine did not run the load
-    process."""
+    """Say which share of the probes' acquires was left out. The reason is that the machine did not
+    run the load process."""
     touched = [probe for probe in point.probes if probe.left_out]
     if not touched:
         return ""

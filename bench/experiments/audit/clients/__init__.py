@@ -1,2 +1,2 @@
-"""The Python libraries that are audited, and locks with a planted fault: each driver alone in its
-process."""
+"""The drivers of the audited Python libraries, and locks with a planted fault. Each driver runs
+alone in its process."""

@@ -1,10 +1,11 @@
 """Redlock by hand, with one planted fault: *the name of a fault → a lock that has this fault*. The
-lock serves to check that the audit finds the fault.
+audit must find the fault.
 
-Rules: each fault has the name of the schedule that must find it, and "none" has no fault. The lock
-asks one instance after the other and waits a tenth of a second for each. Validity is measured on
-the monotonic clock, from before the first command. After a failed attempt the lock removes its
-keys. Source: "Distributed Locks with Redis", the Redlock algorithm.
+Rules: a fault has the name of the schedule that must find the fault. The name "none" means that
+there is no fault. The lock asks one instance after the other, and waits a tenth of a second for
+each instance. The monotonic clock measures validity. Validity begins before the first command.
+After a failed attempt the lock removes its keys. Source: "Distributed Locks with Redis", the
+Redlock algorithm.
 """
 
 import contextlib
@@ -48,8 +49,8 @@ class _Manager:
         self.fault = fault
         self._pid = os.getpid()
         timeout_s = None if fault in ("one-stopped", "majority-down") else ANSWER_S
-        # There is no greeting on a new connection. A clean-up would have to wait for the reply to a
-        # greeting.
+        # A new connection sends no greeting, because a clean-up would have to wait for the reply to
+        # a greeting.
         options: dict[str, object] = {
             "lib_name": None,
             "lib_version": None,
@@ -66,7 +67,7 @@ class _Manager:
         self._last: _Held | None = None
 
     def acquire(self, resource: str, ttl_ms: int, wait_ms: int) -> _Held | None:
-        """Lock `resource`, with tries for `wait_ms`."""
+        """Lock `resource`. Try again for up to `wait_ms`."""
         if self.fault == "forked" and self._pid != os.getpid():
             return self._last
         give_up_s = time.monotonic() + wait_ms / 1000
@@ -172,7 +173,7 @@ class _Manager:
 
 
 def control_lock(order: ClientOrder) -> Lock:
-    """Return the lock with the fault that follows the colon in the lock's name."""
+    """Return a lock with one fault. The text after the colon in the lock's name is the fault."""
     manager = _Manager(order.urls, order.name.partition(": ")[2])
     return Lock(
         manager.acquire,

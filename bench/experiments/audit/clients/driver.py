@@ -1,10 +1,11 @@
 """Each audited Python lock: *an order → the lock of that name*, alone in its process.
 
-Rules: all settings are the library's defaults, retries included. Only two settings come from the
-order: the TTL (10 s), and the waiting time if the library requires one. Nothing is tuned. Libraries
-are imported by name, because each library is installed in an environment of its own. lockcore is in
-lockbench's environment. Drivers in other languages also run loads, so they get the argument
-`steps`. This driver ignores the argument. Source: the quick start of each library's README.
+Rules: all settings are the library's defaults, also the retries. Only two settings come from the
+order. One is the TTL (10 s), and the other is the waiting time if the library requires one. Nothing
+is tuned. The driver imports a library by name, because each library has an environment of its own.
+lockcore is in lockbench's environment. Drivers in other languages also run loads, so they get the
+argument `steps`. This driver ignores the argument `steps`. Source: the quick start of each
+library's README.
 """
 
 import time
@@ -64,8 +65,8 @@ def of_objects(
     is_held: Callable[[Any], object] | None = None,
     get: Callable[[Any, int], object] = lambda lock, _wait_ms: lock.acquire(),
 ) -> Lock:
-    """Return the lock of a library in which `make` creates an object per lock, and `get` tries to
-    acquire this object for some ms."""
+    """Return the lock of a library. `make` creates an object per lock, and `get` tries for some ms
+    to acquire the object."""
 
     def acquire(resource: str, ttl_ms: int, wait_ms: int) -> object:
         lock = make(resource, ttl_ms, wait_ms)
@@ -101,7 +102,7 @@ async def coredis(order: ClientOrder) -> Lock:
 
 
 def python_redis_lock(order: ClientOrder) -> Lock:
-    """Connect python-redis-lock to one server. It wakes a waiter by BLPOP."""
+    """Connect python-redis-lock to one server. The library wakes a waiter by BLPOP."""
     make_lock = partial(
         import_module("redis_lock").Lock, import_module("redis").StrictRedis.from_url(order.urls[0])
     )
@@ -114,8 +115,8 @@ def python_redis_lock(order: ClientOrder) -> Lock:
 
 
 def portalocker(order: ClientOrder) -> Lock:
-    """Connect portalocker's RedisLock to one server. It uses a subscription instead of a key, and
-    has no TTL. It waits for 5 s."""
+    """Connect portalocker's RedisLock to one server. The lock uses a subscription instead of a key,
+    and has no TTL. A caller waits for 5 s."""
     library = import_module("portalocker")
     client = import_module("redis").Redis.from_url(order.urls[0])
 
@@ -133,8 +134,8 @@ def portalocker(order: ClientOrder) -> Lock:
 
 
 def redlock_py(order: ClientOrder) -> Lock:
-    """Connect redlock-py. It asks the instances one after the other, with 3 tries 0.2 s apart. It
-    returns False when it gives up."""
+    """Connect redlock-py. The library asks the instances one after the other, with 3 tries 0.2 s
+    apart. An acquire returns False after the last try."""
     manager = import_module("redlock").Redlock(list(order.urls))
     return Lock(
         lambda resource, ttl_ms, _wait_ms: manager.lock(resource, ttl_ms),
@@ -145,8 +146,8 @@ def redlock_py(order: ClientOrder) -> Lock:
 
 
 def redlock_ng(kind: str, order: ClientOrder) -> Lock:
-    """Connect redlock-ng. It asks the instances one after the other, with 3 more tries 0.1 to 0.3 s
-    apart. Its AsyncRedlock cannot extend."""
+    """Connect redlock-ng. The library asks the instances one after the other, with 3 more tries 0.1
+    to 0.3 s apart. AsyncRedlock of redlock-ng cannot extend."""
     manager = getattr(import_module("redlock"), kind)(list(order.urls))
     return Lock(
         lambda resource, ttl_ms, _wait_ms: manager.acquire(resource, ttl_ms),
@@ -174,8 +175,8 @@ def pottery(kind: str, module: str, order: ClientOrder) -> Lock:
 
 
 async def aioredlock(order: ClientOrder) -> Lock:
-    """Connect aioredlock on aioredis 1. It makes 3 tries, 0.1 to 0.3 s apart, and then raises
-    LockError."""
+    """Connect aioredlock on aioredis 1. An acquire makes 3 tries, 0.1 to 0.3 s apart, and then
+    raises LockError."""
     library = import_module("aioredlock")
     servers = [{"host": part.hostname, "port": part.port} for part in map(urlsplit, order.urls)]
     manager = library.Aioredlock(servers)
@@ -196,13 +197,13 @@ async def aioredlock(order: ClientOrder) -> Lock:
 
 
 def control(order: ClientOrder) -> Lock:
-    """Connect Redlock by hand, with the fault that its name contains."""
+    """Connect Redlock by hand. The lock's name contains the fault."""
     from bench.experiments.audit.clients.control import control_lock
 
     return control_lock(order)
 
 
-# For each name: how its callers run, and the function that connects it.
+# For each library's name: how the callers run, and the function that connects the library.
 LIBRARIES: dict[str, tuple[str, Connect]] = {
     "lockcore gevent": ("gevent", partial(lockcore, "gevent")),
     "lockcore threads": ("threads", partial(lockcore, "threads")),
@@ -225,7 +226,7 @@ LIBRARIES: dict[str, tuple[str, Connect]] = {
 
 
 def library(order: ClientOrder) -> tuple[str, Connect]:
-    """Return the way in which the library of `order` waits, and the function that connects it."""
+    """Return how the library of `order` waits, and the function that connects the library."""
     return LIBRARIES[order.name.partition(":")[0].removesuffix(PUSH)]
 
 
