@@ -25,8 +25,8 @@ from lockcore.clock import NS_PER_MS, NS_PER_S, monotonic_ns
 CANCELLED: Final = -1
 LATE_NS: Final = NS_PER_MS
 GRAIN_NS: Final = 50_000
-# If fewer greenlets wait, each greenlet wakes at its own time, because a common time would gain
-# nothing.
+# If fewer greenlets than this wait, each greenlet wakes at its own time, because a common time
+# would gain nothing.
 _CROWD: Final = 8
 
 _CLOCK_MONOTONIC = 1
@@ -38,7 +38,7 @@ _LAST = -2
 _MARGIN_NS = 200_000
 _LEAST_NS = 40_000
 _MOST_NS = 600_000
-# The steps up and down have the ratio 200 : 1. So the margin settles where 99.5 % of the wake-ups
+# A step up is 200 times as large as a step down. So the margin settles where 99.5 % of the wake-ups
 # are in time.
 _EARLIER_NS = 30_000
 _LATER_NS = 150
@@ -66,13 +66,13 @@ class Alarm:
         self._spec: ctypes.Array[ctypes.c_long] = (ctypes.c_long * 4)()
         self._spec_at = ctypes.addressof(self._spec)
         self._hub: Hub = get_hub()
-        # Compiled code looks up the names of a module at each use. These three functions are called
-        # very often. As attributes, they need no look-up.
+        # Compiled code looks up a name of a module each time the name is used. These three
+        # functions are called very often, so they are stored as attributes, which need no look-up.
         self._current: Callable[[], greenlet] = getcurrent
         self._switch: Callable[..., object] = greenlet.switch
         self._now: Callable[[], int] = monotonic_ns
         self._grain_ns = grain_ns
-        # A heap of the times at which greenlets wake.
+        # A heap with the times at which greenlets must wake.
         self._times: list[int] = []
         self._crowds: dict[int, deque[greenlet]] = {}
         self._waiting: dict[greenlet, int] = {}
@@ -101,11 +101,11 @@ class Alarm:
             raise
         return CANCELLED if cancelled else self.lateness_ns(due_ns)
 
-    # If few greenlets wait, each greenlet has its own time. If `_CROWD` or more wait, each new time
-    # is rounded up to the grain. Then many greenlets share one heap entry and one firing of the
-    # timer, and their commands leave in one batch. Times are rounded up and never to the nearest
-    # grain, because no greenlet may wake before its time. Rounding up costs 25 µs on average
-    # (docs/lab/workloads.md).
+    # If few greenlets wait, each greenlet has its own time. If `_CROWD` or more greenlets wait,
+    # each new time is rounded up to the grain. Then many greenlets share one heap entry and one
+    # firing of the timer, and their commands leave in one batch. Times are rounded up and never to
+    # the nearest grain, because no greenlet may wake before its time. Rounding up costs 25 µs on
+    # average (docs/lab/workloads.md).
     def _add(self, waiter: object, due_ns: int) -> None:
         at_ns = due_ns
         if len(self._waiting) >= _CROWD:
@@ -149,11 +149,12 @@ class Alarm:
             return
         self._wake_due()
 
-    # A greenlet that wakes may start a new wait before this method continues. If it waits for the
-    # same time, it joins the crowd that is being emptied. If it waits for an earlier time, this
-    # time becomes the first in the heap. So a time is removed only if it is still the first.
-    # Otherwise the earlier time would be lost, and its callers would sleep for ever. The comparison
-    # with `waiting` skips callers that were cancelled or that now wait for another time.
+    # A greenlet that wakes may start a new wait before this method continues. If the new wait is
+    # for the same time, the greenlet joins the crowd that is being emptied. If the new wait is for
+    # an earlier time, the earlier time becomes the first in the heap. So a time is removed only if
+    # it is still the first. Otherwise the earlier time would be lost, and its callers would sleep
+    # for ever. The comparison with `waiting` skips callers whose wait was cancelled, and callers
+    # that now wait for another time.
     def _wake_due(self) -> None:
         """Run every greenlet that is due, then arm the timer for the next time."""
         times = self._times
@@ -187,8 +188,8 @@ class Alarm:
 
 
 class Rests(Alarm):
-    """An alarm for the rests of callers. `late_ns`: how late the timer ended each rest. `kept_ns`:
-    the sum of all lateness so far."""
+    """An alarm that ends the rests of callers. `late_ns`: by how much the timer was late, for each
+    rest. `kept_ns`: the sum of all these delays so far."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -206,7 +207,8 @@ class Rests(Alarm):
 class PreciseAlarm(Alarm):
     """An alarm that wakes early and then watches the clock until the time comes.
 
-    The lateness of this alarm distinguishes a late timer from a busy process.
+    The lateness that this alarm reports is only that of the timer. If the process was busy, the
+    lateness is 0.
     """
 
     def __init__(self) -> None:
@@ -237,10 +239,10 @@ class PreciseAlarm(Alarm):
     def _comes(self) -> None:
         self._came_ns = monotonic_ns()
 
-    # A timerfd wakes 60 µs late on an idle machine (docs/workloads.md). So the timer is set
-    # `margin_ns` early. For the rest of the time, the hub makes passes. In each pass, an idle
-    # watcher checks whether a greenlet is due. The watcher keeps a core busy, so it runs only
-    # within the margin.
+    # A timerfd wakes 60 µs late on an idle machine (docs/workloads.md). So the timer is set to fire
+    # `margin_ns` early. During the margin, the hub makes passes, and an idle watcher checks in each
+    # pass whether a greenlet is due. The watcher keeps a core busy, so it runs only within the
+    # margin.
     def _first_is(self, due_ns: int) -> None:
         if due_ns - monotonic_ns() > self.margin_ns:
             if self._yielding:
@@ -254,8 +256,8 @@ class PreciseAlarm(Alarm):
     # Each wake-up of the timer adjusts the margin. If the wake-up was later than the margin, the
     # margin grows by 30 µs. Otherwise it shrinks by 0.15 µs. So the margin settles where 1 of 200
     # wake-ups is late. A wake-up counts only if the hub was already waiting for it. If callers were
-    # running, the load caused the lateness and not the kernel, and the margin must not grow with
-    # the load.
+    # running at that time, the load and not the kernel caused the lateness. The margin must not
+    # grow with the load.
     def _fired(self) -> None:
         if self._went_ns <= self._armed_ns:
             seen_ns = self._came_ns - self._armed_ns
@@ -275,17 +277,17 @@ class PreciseAlarm(Alarm):
 
 
 class Pacer:
-    """The arrivals of one worker from `origin_ns` (monotonic) on. The worker's callers take them
-    one by one.
+    """The arrivals of one worker from `origin_ns` (monotonic) on. The worker's callers take the
+    arrivals one by one.
 
     `wait_until`: a function that parks the caller and returns how late the timer was (ns). It
     returns a number below 0 if the wait was cancelled. `measure_ns`: when measuring starts (ns
     after the origin). `end_ns`: when the schedule ends (ns after the origin). None: the schedule
     never ends.
 
-    `late`: the number of late starts while measuring. `queued`: the number of starts for which no
-    caller was free in time. `lateness_ns`: how late the timer was for each measured start that
-    waited.
+    `late`: how many starts were late while measuring. `queued`: how many starts found no free
+    caller in time. `lateness_ns`: how late the timer was, for each measured start that waited for
+    the timer.
     """
 
     def __init__(

@@ -1,12 +1,12 @@
-"""The judge of a run that plain Locust leads: *a plan → a judge process that starts before the load
-→ a verdict*.
+"""The judge of a run that plain `locust` leads: *a plan → a judge process that starts before the
+load → a verdict*.
 
 Rules
 - The judge must read the servers' command counts before the first command of the run. So a run
-  begins when its judge is ready.
+  waits until its judge is ready.
 - Locust's own process does not judge, because judging millions of operations would stop its
   greenlets.
-- If there is no judge, the run continues as usual and its verdict is UNKNOWN.
+- Without a judge, the run continues as usual, and its verdict is UNKNOWN.
 - Orders to the judge contain passwords, so they go through a pipe.
 """
 
@@ -42,8 +42,8 @@ class JudgeOrder:
     folder: Path | None
 
 
-# The judge sends this message when it has started. It sends the message again as its answer to an
-# order, after it has read the servers' counts.
+# The judge sends this message twice: when it has started, and when it has received an order and
+# read the servers' counts.
 READY = "ready"
 
 
@@ -65,9 +65,9 @@ class ToldVerdict:
 class JudgeBeside:
     """A judge process for at most one run.
 
-    Call `begin` when the run starts. Call `judge` after its end, or call `close`. Create the object
-    early, because the process needs a second to start and Locust's run time does not wait for it.
-    If the process cannot start, the verdict is UNKNOWN.
+    Call `begin` when the run starts. After the run, call `judge` or `close`. Create the object
+    early, because the process needs a second to start, and Locust's run time does not wait for the
+    process. If the process cannot start, the verdict is UNKNOWN.
     """
 
     def __init__(self) -> None:
@@ -81,7 +81,7 @@ class JudgeBeside:
             self._child.hear(str, READY_S)
 
     def begin(self, plan: Plan, folder: Path | None) -> Path | None:
-        """Send the judge its order for the run of `plan`. Returns the run's folder, or None if
+        """Send the judge an order for the run of `plan`. Returns the folder of the run, or None if
         there is no judge.
 
         `folder`: the folder for the result.

@@ -4,13 +4,13 @@ one end, one fault*.
 Rules
 - When all users run, every worker gets the same time of origin and its own part of the schedule.
 - A planned run ends by itself. A run without a plan from `lockbench run` has its own judge process.
-- A quit of Locust loses reports. So before Locust stops a distributed run, the conductor asks every
-  worker to finish and waits for the last reports. The states of this end are in
-  bench/hosts/ending.py.
-- When the end of a run has begun, nothing interrupts its steps. A quit of Locust waits until the
-  end is complete.
-- The first fault of any worker ends the run. The run then has the message and the exit code of this
-  fault.
+- When Locust quits, it loses reports. So before Locust stops a distributed run, the conductor asks
+  every worker to finish and waits for the last reports. bench/hosts/ending.py has the states of
+  this end.
+- When the end of a run has begun, nothing interrupts its steps. If Locust wants to quit, it waits
+  until the end is complete.
+- The first fault in any worker ends the run. The run then reports the message and the exit code of
+  this fault.
 
 Source: locust.runners, locust.main (shutdown).
 """
@@ -47,14 +47,15 @@ from bench.workloads.plan import PLAN, Plan, plan_of, planned
 from bench.workloads.series import series_of
 from lockcore.clock import NS_PER_MS, NS_PER_S, monotonic_ns
 
-# The origin lies this far in the future, so that the message with the origin arrives before it.
+# The origin lies this far in the future, so that workers learn the time of origin in advance.
 LEAD_NS = 50 * NS_PER_MS
-# A planned run lasts this much longer, so that every worker sees its end.
+# A planned run lasts this much longer than planned, so that every worker sees its end.
 TAIL_NS = 20 * NS_PER_MS
 LOOK_S = 0.05
 # The rest of Locust's shutdown may take this long.
 END_S = 15.0
-# All users must run within this time. After that, the run begins with the users that run.
+# All users should run within this time. After this time, the run begins with the users that already
+# run.
 THERE_S = 60.0
 logger = logging.getLogger(__name__)
 
@@ -129,10 +130,10 @@ class Conductor:
         """Make Locust stop and quit in separate greenlets. If the end of a run has begun, the quit
         waits for it.
 
-        Locust quits in many cases: at a signal, when the last worker has left, or when a worker has
-        failed. The quit tells all workers to leave and then reads no more messages. In the middle
-        of an end, such a quit lost the histories of all workers. If the quit ran in the greenlet
-        that reads messages, it would wait for messages that nobody reads.
+        Locust quits at a signal, when the last worker has left, or when a worker has failed. The
+        quit tells all workers to leave and then reads no more messages. When Locust quit in the
+        middle of an end, the histories of all workers were lost. The quit must not run in the
+        greenlet that reads messages. It would wait there for messages that nobody reads.
         """
         stop = runner.stop
         quit_now = runner.quit
@@ -157,7 +158,7 @@ class Conductor:
     def _give_up(self, runner: MasterRunner, expected: int) -> None:
         """End the run if not all workers of other hosts have connected by now.
 
-        A worker that connected and was lost counts as absent.
+        If a worker connected but was lost later, it counts as absent.
         """
         came = sorted(client.id.split("_")[0] for client in runner.clients.ready)
         if runner.state != STATE_INIT or len(came) >= expected:
@@ -182,7 +183,7 @@ class Conductor:
         self.told = None
         environment = self._environment
         setattr(environment.parsed_options, PLAN, None)
-        # The workers run into the same error and report it.
+        # The workers meet the same error and report it.
         with suppress(BenchError):
             run.plan = self._make_plan(environment.parsed_options or Namespace())
             environment.stop_timeout = environment.stop_timeout or run.plan.grace_s
@@ -254,8 +255,8 @@ class Conductor:
             gevent.spawn(self._end_at, origin_ns + end_ns + TAIL_NS)
 
     def _end_at(self, due_ns: int) -> None:
-        # gevent's timers count from the beginning of a pass of its loop, so a sleep may end too
-        # early.
+        # gevent counts the time of a sleep from the beginning of the current pass of its loop, so
+        # the sleep may end too early.
         while (left_ns := due_ns - monotonic_ns()) > 0:
             gevent.sleep(left_ns / NS_PER_S)
         self.end_run()
@@ -268,8 +269,8 @@ class Conductor:
             self._series.go_on()
 
     def _finish(self, **_: object) -> None:
-        """Take the steps of the run's end, because Locust is about to stop
-        (bench/hosts/ending.py)."""
+        """End the run step by step, because Locust is about to stop. The steps are in
+        bench/hosts/ending.py."""
         hosts = self._hosts
         runner = self._runner
         run = self._run
@@ -322,16 +323,16 @@ class Conductor:
     def _is_gone(self, hosts: Hosts, node: str) -> bool:
         """Return whether worker `node` will never finish.
 
-        Locust notices a lost worker after 4 s. For a process of this host, the kernel knows at
-        once.
+        Locust notices a lost worker after 4 s. If the worker is a process of this host, the kernel
+        knows at once.
         """
         plan = self._run.plan
         all_here = plan is not None and plan.workdir is not None and plan.bind is None
         return hosts.is_gone(node) or (all_here and hosts.is_dead(node))
 
     def _note_here(self, msg: Message, **_: object) -> None:
-        """Note that a worker has connected, or that it begins its part of the run. A worker that
-        connects after the start of a planned run is sent away."""
+        """Record that a worker has connected, or that it begins its part of the run. If a worker
+        connects after the start of a planned run, send it away."""
         node = msg.node_id
         plan = self._run.plan
         if self._hosts is None or not self._is_running:

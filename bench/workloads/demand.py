@@ -1,16 +1,16 @@
-"""The resources, times and arrivals of callers: *skew, hold, think; rate, spacing; seed → endless
-draws and schedules*.
+"""Random resources, times and arrivals for callers: *skew, hold, think; rate, spacing; seed →
+endless draws and schedules*.
 
 Rules
-- numpy draws in chunks, and a C iterator hands out each draw in about 20 ns. Arrays hold the draws,
-  because arrays need only a quarter of the processor cache that integer objects need.
+- NumPy draws numbers in chunks, and a C iterator returns each number in about 20 ns. The numbers
+  stay in arrays, because integer objects would need four times as much processor cache.
 - Every caller has its own random streams with the seed (seed, caller, purpose). So every repeat of
-  a run makes the same draws, even if the callers run in another order.
-- Resource 0 is the most frequent resource under the skews `zipf` and `hot`. The skew `own` gives
-  each caller its own resource. Caller i of worker p of P workers has resource i·P + p. If there are
-  more callers than resources, `own` raises an error.
-- Every worker computes the whole schedule and takes every P-th start. So each start belongs to
-  exactly one worker.
+  a run draws the same numbers, even if the callers run in another order.
+- With the skews `zipf` and `hot`, resource 0 is the most frequent resource. With the skew `own`,
+  each caller has its own resource. Caller i of worker p of P workers has resource i·P + p. If a
+  caller has no resource left, the skew `own` raises an error.
+- Each of the P workers computes the whole schedule and takes every P-th start. So each start
+  belongs to exactly one worker.
 
 Source: Zipf's law P(k) ∝ 1/k^s over the resources; lognormal by its median and sigma.
 """
@@ -32,7 +32,8 @@ ALONE: Seat = (0, 1)
 Sampler = Callable[[np.random.Generator, int], np.ndarray]
 # In a run with readers and writers, this share of the operations belongs to readers.
 READERS = 0.9
-# The longest delay. It limits heavy tails, because every delay must fit into an int64.
+# No delay is longer than this. The limit is needed for heavy tails, because every delay must fit
+# into an int64.
 _LONGEST_NS = 86_400 * NS_PER_S
 
 
@@ -119,13 +120,13 @@ class Contention:
         return self._draws(self._think, caller, 3) if self._think else None
 
     def readers(self, caller: int) -> Iterator[int]:
-        """Yield, without end, one number for each operation of `caller`: 1 for a reader, 0 for a
-        writer."""
+        """Yield, without end, a number for each operation of `caller`. The number is 1 if the
+        operation is a reader's, and 0 if it is a writer's."""
         return self._draws(_is_reader, caller, 4)
 
     def _draws(self, sampler: Sampler, caller: int, stream: int) -> Iterator[int]:
         generator = np.random.default_rng([self._seed, caller, stream])
-        # The first chunks are small. So even many callers need little memory if each makes few
+        # The first chunks are small. So many callers need little memory if each caller makes few
         # operations.
         sizes = chain((16, 32, 64, 128, 256), repeat(512))
         return chain.from_iterable(
@@ -133,7 +134,7 @@ class Contention:
         )
 
 
-# The number of arrivals of the whole schedule that are drawn at once. This takes about 30 µs.
+# So many arrivals of the whole schedule are drawn at once. The draw takes about 30 µs.
 CHUNK = 1024
 
 
@@ -153,7 +154,7 @@ def offsets_ns(
 
 
 def due_between(rate_per_s: float, spacing: str, seed: int, from_ns: int, until_ns: int) -> int:
-    """Return how many starts of all workers are due from `from_ns` to before `until_ns`."""
+    """Return how many starts of all workers are due at or after `from_ns` and before `until_ns`."""
     due = 0
     for times_ns in _chunks(rate_per_s, spacing, seed):
         due += int(((times_ns >= from_ns) & (times_ns < until_ns)).sum())

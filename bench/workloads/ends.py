@@ -1,5 +1,5 @@
-"""The ways in which a load process ends: *a signal, a time limit, or a recipe that never yields →
-an orderly end, or an end with an error message*.
+"""How a load process ends: *a signal, a time limit, or a recipe that never yields → an orderly end,
+or an end with an error message*.
 
 Python's own SIGINT handler raises an exception in the middle of running code, for example between a
 grant and the assignment of its lease. With this module, Ctrl-C takes effect between two passes of
@@ -21,10 +21,10 @@ from bench.workloads.launch import note_failure
 from bench.workloads.worker import Worker
 from lockcore.clock import NS_PER_S, monotonic_ns
 
-# If no other greenlet ran while this process used a core for this time, a caller is stuck.
+# If this process uses a core for this time and no other greenlet runs, a caller is stuck.
 OWN_TIME_NS = NS_PER_S // 2
-# The time between two checks (s). Two checks fit into the time before a master misses the
-# heartbeats of this process.
+# The time between two checks (s). Two checks take place before a master misses the heartbeats of
+# this process.
 LOOK_S = 1
 logger = logging.getLogger(__name__)
 
@@ -61,11 +61,11 @@ def end_within(seconds: float) -> None:
 
 # If a recipe never yields, the hub never runs. Then no other greenlet runs, and Locust reads no
 # messages. A greenlet that watches for this case would be stuck, too. The kernel's alarm still
-# works, because Python runs the alarm's handler between two steps of the running code. The time of
-# the probe's last check shows whether another greenlet ran. Time spent waiting for a core is left
-# out, so a busy machine does not end a healthy process.
+# works, because Python runs its handler between two steps of the running code. The handler looks at
+# the time of the probe's last check, which shows whether another greenlet ran. The handler leaves
+# out the time spent waiting for a core. So a busy machine does not end a healthy process.
 def end_when_stuck(worker: Worker, leader: int | None) -> None:
-    """Check at each SIGALRM whether more than one caller has run in this process.
+    """Check at each SIGALRM whether another greenlet has run besides the current caller.
 
     After two checks without progress, this process ends with an error message. Before it ends, it
     sends SIGTERM to the process `leader`, if there is one. Time spent waiting for a core does not
@@ -79,7 +79,7 @@ def end_when_stuck(worker: Worker, leader: int | None) -> None:
         nonlocal seen_ns, in_vain, since_ns
         if worker.is_ending:
             return
-        # This is the elapsed time without the time spent waiting for a core.
+        # `own_ns`: the elapsed time, without the time spent waiting for a core.
         own_ns = monotonic_ns() - scheduled_ns()[1]
         if worker.probe.looked_ns != seen_ns:
             seen_ns = worker.probe.looked_ns
@@ -100,7 +100,8 @@ def _end_stuck(recipe: str, leader: int | None) -> None:
         f"the recipe {recipe} has blocked all other callers for {2 * LOOK_S} s; an acquire or a "
         "release must wait through gevent"
     )
-    # The interrupted code may be in the middle of a print, so this code bypasses `sys.stderr`.
+    # The interrupted code may be in the middle of a print, so the handler does not use
+    # `sys.stderr`.
     os.write(2, f"lockbench: {error}\n".encode())
     note_failure(error)
     if leader is not None:

@@ -29,8 +29,8 @@ logger = logging.getLogger(__name__)
 class ExportOrder:
     """The order to the exporter.
 
-    `folder`: the folder that the worker writes. `worker`: the number of the worker. `targets`: the
-    servers. `run`: the worker's run.
+    `folder`: the folder into which the worker writes. `worker`: the number of the worker.
+    `targets`: the servers. `run`: the run of the worker.
     """
 
     folder: Path
@@ -68,7 +68,7 @@ def main() -> int:
     if order is None or settings is None:
         return 0
     try:
-        # It is enough that one exporter asks the servers, so only that of worker 0 does.
+        # It is enough if one exporter asks the servers, so only the exporter of worker 0 asks.
         watch = InfoWatch(order.targets) if order.worker == 0 else None
         facts = inspect(order.targets, allow_missing=True)
         run = order.run.on_servers(
@@ -83,7 +83,7 @@ def main() -> int:
         sys.stderr.write(f"{error}\n")
         return error.exit_code
     exporter.start()
-    # No further order follows. The run ends when the pipe closes.
+    # No other order comes after this order. When the pipe closes, the run has ended.
     next(orders(str), None)
     sys.stderr.writelines(f"{warning}\n" for warning in exporter.finish())
     return 0

@@ -29,17 +29,18 @@ class GapLog:
         self._ran_ns = time.thread_time_ns()
         self._waited_ns = self._waited()
 
-    # A process cannot notice a stop during the stop, so this method compares clocks afterwards. It
-    # takes the time since the check was due and subtracts the CPU time used. In the remaining time,
-    # the process did not run. The kernel counts the part of this time in which the process waited
-    # for a core. Only the rest is a gap. A late timer alone proves nothing, because a busy core has
-    # the same effect. The time never begins before the previous check, so no time is counted twice.
+    # A stopped process cannot notice its stop, so this method compares clocks afterwards. It takes
+    # the time since the check was due and subtracts the CPU time that the process used. The process
+    # did not run in the remaining time. The kernel counts how much of the remaining time the
+    # process waited for a core. Only the rest is a gap. A late timer alone proves nothing, because
+    # a busy core also makes timers late. The time never begins before the previous check, so no
+    # time is counted twice.
     def look(self, due_ns: int, now_ns: int, waited_ns: int = 0, *, idle: bool = False) -> None:
         """Make a check that was due at `due_ns`.
 
-        `waited_ns`: how far the process's own time is behind the monotonic clock. `idle`: another
-        process has the time slice, so this process makes no load. Raises EnvironmentNotReadyError
-        if the disk is full.
+        `waited_ns`: by how much the process's own time is behind the monotonic clock. `idle`: this
+        process makes no load, because another process has the time slice. Raises
+        EnvironmentNotReadyError if the disk is full.
         """
         ran_ns = time.thread_time_ns()
         core_ns = self._waited()

@@ -20,13 +20,14 @@ from bench.workloads.table import FOLD, Row, acquires_of, releases_of
 from bench.workloads.turns import RingPlace
 from lockcore.clock import NS_PER_MS, monotonic_ns
 
-# The number of votes that are patched at once.
+# How many votes are patched at once.
 PATCH = 64
 SETTLE_S = 0.002
 
 
 class WorkerHistory:
-    """The history of worker `index` in `workdir`, and the worker's two rows of Locust's table.
+    """The history of worker `index` in `workdir`, together with the worker's two rows of Locust's
+    table.
 
     Raises EnvironmentNotReadyError if a file cannot be created.
     """
@@ -52,11 +53,11 @@ class WorkerHistory:
         self.begun = Begun(workdir, index)
         votes = PackedVotes()
         self.open = OpenVotes(self.recorder.patch_votes, votes)
-        # The number of impossible values that the recipe reported, by message.
+        # How many impossible values the recipe reported, by message.
         self.misreports: Counter[str] = Counter()
-        # The number of operations that the end of the run cut off.
+        # How many operations the end of the run cut off.
         self.cuts = 0
-        # The number of records that are already counted in Locust's table.
+        # How many records are already counted in Locust's table.
         self._folded = 0
         self.books = Books(
             recorder=self.recorder,
@@ -97,9 +98,9 @@ class WorkerHistory:
     def fold(self) -> Iterator[None]:
         """Count the records that exist now. Yield after every few records.
 
-        Records that arrive during the count are left for the next second. New records arrive at
-        each pause of this loop. An earlier loop ran until no records were left. In an overload it
-        did not end, and all later work was delayed by 8 s and more.
+        Records that arrive during the count are left for the next second. At each pause of this
+        loop, new records arrive. An earlier version continued until no records were left. In an
+        overload, it did not end, and all later work was delayed by 8 s and more.
         """
         until = self.recorder.written
         while len(records := self.recorder.read(self._folded, min(FOLD, until - self._folded))):
@@ -114,8 +115,8 @@ class WorkerHistory:
         self.releases.report(self._stats)
 
     def forget(self, segments_kept: int) -> None:
-        """Remove all segments of the record except the last `segments_kept`. The lost attempts are
-        then removed, too."""
+        """Remove all segments of the record except the last `segments_kept`. If segments are
+        removed, also remove the lost attempts."""
         segments = sorted(
             self.workdir.glob("history-*.bin"), key=lambda path: path.stat().st_mtime_ns
         )
@@ -138,8 +139,8 @@ class WorkerHistory:
         self.report()
 
     def close(self) -> None:
-        """Close the files. If the process shared time slices, then shift the recorded times to its
-        own time."""
+        """Close the files. If the process shared time slices, shift the recorded times to its own
+        time after that."""
         self.recorder.close()
         self.begun.close()
         if self._turns is not None:

@@ -3,12 +3,13 @@ run*.
 
 Rules
 - This module imports neither Locust nor gevent, because they patch the whole process.
-- Locust and its workers form one process group and end with this process. Each process asks the
-  kernel for a SIGTERM when its parent dies, so Locust can give its locks back. Start Locust in a
+- Locust and its workers form one process group and end with this process. The kernel sends each
+  process a SIGTERM when its parent dies, so Locust can give its locks back. Start Locust in a
   thread that lives as long as the run.
 - Locust has no web UI and writes only into the plan's folder. The master's port is on loopback
   unless other hosts take part.
-- Locust reads only its command line. It ignores its files (bare_locust.py) and LOCUST_ variables.
+- Locust reads options only from its command line. It ignores its configuration files
+  (bare_locust.py) and LOCUST_ variables.
 
 Source: Locust's command line; proc(5).
 """
@@ -36,7 +37,7 @@ from bench.workloads.plan import PLAN_VARIABLE, Plan, in_memory, planned
 
 LOG_FILE = "locust.log"
 TABLE_FILE = "locust.json"
-# This file in Locust's folder has the reason why Locust ended the run, and the exit code.
+# This file in Locust's folder tells why Locust ended the run. It also has the exit code.
 FAILURE_FILE = "failure.json"
 _BARE = Path(__file__).with_name("bare_locust.py")
 _LOCUSTFILE = Path(__file__).with_name("locustfile.py")
@@ -62,8 +63,8 @@ def command_line(plan: Plan) -> list[str]:
     processes = plan.scenario.processes
     words = [*_LOCUST, "--headless", "--only-summary"]
     words += ["-u", str(users), "-r", str(users), "--stop-timeout", f"{plan.grace_s:.0f}"]
-    # Locust gets the file's name without a folder. An orphaned Locust may end after the clean-up,
-    # and with a path it would create the folder again.
+    # Locust gets the file's name without a folder. An orphaned Locust may end after the clean-up.
+    # If it had a path, it would create the folder again.
     words += ["--json-file", TABLE_FILE.removesuffix(".json"), "--exit-code-on-error", "0"]
     bind = plan.bind
     if bind is not None:
@@ -86,8 +87,8 @@ def command_line(plan: Plan) -> list[str]:
 
 
 def join(host: str, port: int, processes: int, note: Path) -> subprocess.Popen[bytes]:
-    """Start a Locust that waits for the master at `host` and works for this master. It ends when
-    this process ends.
+    """Start a Locust that works for the master at `host` and waits until this master exists. It
+    ends when this process ends.
 
     Locust logs to stderr. When Locust has received its plan, the file `note` says whether another
     run may follow: `MORE` or `LAST`.
@@ -119,8 +120,8 @@ def error_of(sentence: str, exit_code: int, **_more: object) -> BenchError:
 
 
 def note_failure(error: BenchError) -> None:
-    """Tell `lockbench run` why the run ends, if it started this Locust. Only the first fault is
-    stored."""
+    """If `lockbench run` started this Locust, store why the run ends for `lockbench run`. Only the
+    first fault is stored."""
     if planned(os.environ):
         with contextlib.suppress(OSError), Path(FAILURE_FILE).open("x", encoding="utf-8") as file:
             json.dump(note_of(error), file)
@@ -176,7 +177,7 @@ class LocustProcess:
             os.close(text)
 
     def wait(self, timeout_s: float | None = None) -> int | None:
-        """Wait up to `timeout_s` for Locust's end. None: wait without a limit.
+        """Wait at most `timeout_s` until Locust ends. None: wait without a limit.
 
         Returns the exit code, or None if Locust still runs.
         """
@@ -194,7 +195,7 @@ class LocustProcess:
 
         If Locust itself has ended, its workers get 3 s to end. After that, or at once if Locust
         still runs, the whole group is killed. A second call does nothing, because the group's
-        number may belong to other processes by then.
+        number may meanwhile belong to other processes.
         """
         if self._is_closed:
             return
@@ -212,7 +213,8 @@ class LocustProcess:
     def failure(self) -> BenchError | None:
         """Return why the run failed, or None if it did not fail. Call this after Locust's end.
 
-        The error has Locust's own message. If there is none, it has the end of Locust's log.
+        The error has the message that Locust left. Without such a message, the error has the end of
+        Locust's log.
         """
         with contextlib.suppress(OSError, ValueError):
             return error_of(
@@ -235,15 +237,15 @@ class Load(Protocol):
     """A running load that a leader can follow to its end."""
 
     def wait(self, timeout_s: float | None = None) -> int | None:
-        """Wait up to `timeout_s` for the load's end. Return its exit code, or None if it still
-        runs."""
+        """Wait at most `timeout_s` until the load ends. Return the exit code of the load, or None
+        if the load still runs."""
 
     def interrupt(self) -> None:
         """Ask the load to end in order."""
 
     def close(self) -> None:
-        """End all processes of the load. Only a process that the next run of a series can use may
-        stay."""
+        """End all processes of the load. A process may stay only if the next run of a series can
+        use it."""
 
     def failure(self) -> BenchError | None:
         """Return why the load failed, or None if it did not fail. Call this after the load's
@@ -257,8 +259,8 @@ class LocustSeries:
     """One Locust for many runs, one after the other. Its owner must call `close`.
 
     A new Locust needs two to five seconds to start and end, which is longer than a short probe of
-    `capacity`. In a series, only the test inside Locust begins again. Each run has its own users,
-    connections and record, so the judge treats it like any other run.
+    `capacity`. In a series, Locust keeps running, and only the test inside Locust begins again.
+    Each run has its own users, connections and record, so the judge treats it like any other run.
     """
 
     def __init__(self) -> None:
@@ -266,10 +268,10 @@ class LocustSeries:
         self._process: LocustProcess | None = None
         self._ours: socket.socket | None = None
 
-    # Before a new run, the Locust of the last run may have ended, may be about to quit, or may end
-    # at this moment. The check before the send notices the first two cases. In the third case, the
-    # send fails with a broken channel. This error is not a failure, and a new Locust starts. With
-    # the check alone, a plan could go to a Locust that no longer reads.
+    # When a new run starts, the Locust of the last run may have ended, may be about to quit, or may
+    # end at this moment. The check before the send notices the first two cases. In the third case,
+    # the send fails with a broken channel. This error is not a failure, and a new Locust starts.
+    # The check alone is not enough, because it could send a plan to a Locust that no longer reads.
     def begin(self, plan: Plan, environ: Mapping[str, str] = os.environ) -> "SeriesRun":
         """Start the run of `plan` and return at once.
 
@@ -312,7 +314,7 @@ class LocustSeries:
 
 
 class SeriesRun:
-    """One run of a series. It can be followed in the same way as a `LocustProcess`."""
+    """One run of a series. It has the same methods as a `LocustProcess`."""
 
     def __init__(self, process: LocustProcess, channel: socket.socket) -> None:
         self._process = process
@@ -320,18 +322,18 @@ class SeriesRun:
         self._is_over = False
         self._is_interrupted = False
 
-    # If the channel is readable, either the run is over, or Locust has died and the channel is
-    # closed. `recv` distinguishes the two cases, because a closed channel gives no bytes. The exit
-    # code of a dead process may arrive a moment later, so this method waits up to a second for it.
-    # Without that wait, a dead Locust could count as running until the next check.
+    # If the channel is readable, either the run is over, or Locust has died and its end of the
+    # channel is closed. `recv` distinguishes the two cases, because a closed channel gives no
+    # bytes. The exit code of a dead process may arrive a moment later, so this method waits up to a
+    # second for it. Without that wait, a dead Locust could count as running until the next check.
     def wait(self, timeout_s: float | None = None) -> int | None:
-        """Wait up to `timeout_s` for the end of this run or of Locust.
+        """Wait at most `timeout_s` until this run or Locust ends.
 
         Returns 0 if the run has ended. If Locust has ended, returns Locust's exit code. Returns
         None if both still run.
         """
         readable, _, _ = select.select([self._channel], [], [], timeout_s)
-        # A Locust that dies with an unread plan resets the connection.
+        # If Locust dies before it has read a plan, the connection is reset.
         with contextlib.suppress(ConnectionError):
             self._is_over = bool(readable and self._channel.recv(len(OVER)))
         if self._is_over:

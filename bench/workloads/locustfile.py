@@ -1,9 +1,9 @@
 """The file that Locust loads, in plain Locust and for `lockbench run`: *Locust's events → a
 Conductor, a Member, or both*.
 
-An import of this file opens nothing except the plan. The file works with the web UI, headless, with
-`--processes`, and with a master and workers on several hosts. Each host must have the package.
-Source: Locust's documentation, "Event hooks".
+When this file is imported, it opens nothing except the plan. The file works with the web UI,
+headless, with `--processes`, and with a master and workers on several hosts. Each host must have
+the package. Source: Locust's documentation, "Event hooks".
 """
 
 import os
@@ -44,7 +44,7 @@ keep_fractions()
 # When users are added, a worker calls this function once per option, and all other work stops for
 # 0.1 s. The result is always the same, so a cache keeps it.
 argument_parser.default_args_dict = cache(argument_parser.default_args_dict)
-# If its parent died, a worker would otherwise try to connect for minutes.
+# Otherwise a worker whose parent has died would try to connect for minutes.
 os.register_at_fork(after_in_child=lambda: die_with_parent(_loader_pid))
 if os.environ.get(PARENT_VARIABLE):
     die_with_parent()
@@ -62,7 +62,8 @@ def _connect(
     headless = web_ui is None and not isinstance(runner, WorkerRunner)
     interrupt_main_only(lambda: headless and runner.state == STATE_INIT)
     if isinstance(runner, WorkerRunner):
-        # Only the master may write this file. A worker would overwrite the file with its own part.
+        # Only the master may write this file. If a worker wrote it, the file would have only the
+        # worker's own part.
         options.json = options.json_file = None
         Member(environment, runner)
         return
@@ -122,8 +123,8 @@ def _show_verdict(web_ui: WebUI, conductor: Conductor) -> None:
 
 @contextmanager
 def _ending_when_wrong() -> Iterator[None]:
-    """End this process if the options are wrong. This is for runs without a web form, where nobody
-    can correct the options."""
+    """End this process if the options are wrong. Without a web form, nobody can correct the
+    options."""
     try:
         yield
     except BenchError as error:

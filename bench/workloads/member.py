@@ -5,8 +5,8 @@ Rules
 - The task of a user is a loop over all of its operations, so Locust does nothing between two
   operations.
 - The process connects the lock when a test starts, before Locust spawns the users.
-- A worker finishes its counts before its last report, so Locust's table at the master equals our
-  counts. The worker finishes at the conductor's message, at Ctrl-C or at SIGTERM.
+- A worker finishes its counts before its last report, so Locust's table at the master has the same
+  counts as our result. A worker finishes when the conductor's message, Ctrl-C or SIGTERM arrives.
 
 Source: locust.runners (WorkerRunner), locust.main (shutdown).
 """
@@ -82,8 +82,8 @@ class LockUser(User):
             raise RuntimeError("the recipe raised an exception") from error
 
     def stop(self, force: bool = False) -> bool:
-        """Stop in the same way as a user of Locust, but do not wait for a distant arrival or for
-        the end of a rest.
+        """Stop in the same way as any user of Locust. But do not wait until a distant arrival is
+        due or a rest has ended.
 
         Only the first call has an effect.
         """
@@ -159,8 +159,8 @@ class Member:
         except BenchError as error:
             self._failed(error)
             return
-        # If Ctrl-C came while the recipe connected, Locust has already stopped, but it still spawns
-        # users.
+        # If Ctrl-C came while the recipe was connecting, Locust has already stopped. It spawns
+        # users nevertheless.
         if self._quitting:
             worker.finish()
         else:
@@ -170,8 +170,8 @@ class Member:
             end_when_stuck(worker, os.getppid() if forked else None)
 
     def _seat(self, plan: Plan) -> Seat:
-        """Return this worker's place in the fleet. Raises UsageError if the worker needs a place
-        and has none."""
+        """Return the place of this worker in the fleet. Raises UsageError if the worker needs a
+        place but has none."""
         runner = self._runner
         fleet = plan.fleet
         if not isinstance(runner, WorkerRunner):
@@ -189,7 +189,7 @@ class Member:
         self._runner.send_message(FAILED, note_of(error))
 
     def _say_there(self, worker: Worker) -> None:
-        """Report how many callers run in this process, until the run begins.
+        """Until the run begins, report again and again how many callers run in this process.
 
         Locust's own report comes up to a second later, and it does not show whether the users
         really run.
@@ -207,14 +207,15 @@ class Member:
             self._worker.begin(self._end, **msg.data)
 
     def _close(self, **_: object) -> None:
-        """Close the worker, because all users have ended. A user spawned later does nothing."""
+        """Close the worker, because all users have ended. If Locust spawns a user later, this user
+        does nothing."""
         LockUser.worker = None
         try:
             if self._worker is not None:
                 self._worker.finish()
         finally:
-            # The code that ends this process waits for this event. So the event is set even after
-            # an error.
+            # Other code waits for this event before it ends the process. So the event is set even
+            # after an error.
             self._finished.set()
         if isinstance(self._runner, WorkerRunner):
             # Locust's worker would sleep for this time after it has stopped.
@@ -223,7 +224,8 @@ class Member:
             self._runner.send_message(FINISHED)
 
     def _quit(self, **_: object) -> None:
-        """Finish before this process ends. Locust's own quit of a worker drops unsent reports."""
+        """Finish before this process ends. Locust drops unsent reports when it ends a worker
+        itself."""
         self._quitting = True
         end_within(self._environment.stop_timeout + _AFTER_GRACE_S)
         if isinstance(self._runner, WorkerRunner):

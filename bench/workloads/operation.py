@@ -7,14 +7,14 @@ A `Caller` makes the operations. Its `Ledger` reads the leases and writes the re
 
 Rules
 - The ledger records every finished operation. A kill may end the caller in the middle of an
-  operation. If the caller holds a lease, it first gives the lease back. If the release was already
-  called, the record shows that no reply came. If the acquire had not returned, the operation counts
-  as cut.
-- An acquire ends when it returns, and lockbench reads the clock itself. The ledger reads the lease
-  once at that moment, because the recipe may change the object or return it again. Only the end of
-  the lease may move later, because a watchdog may extend the lease.
-- An impossible value is a finding about the recipe (`misreport`). If a lease has no usable times,
-  the caller gives it back, and the record shows a failed acquire.
+  operation. If the caller holds a lease at this moment, it first gives the lease back. If the
+  release was already called, the record shows that no reply came. If the acquire had not returned,
+  the operation counts as cut.
+- An acquire ends when it returns. lockbench reads this time from the clock itself. At this moment,
+  the ledger reads the lease once, because the recipe may change the object later or return it
+  again. Only the end of the lease may move later, because a watchdog may extend the lease.
+- If the recipe reports an impossible value, lockbench counts it against the recipe (`misreport`).
+  If a lease has no usable times, the caller gives it back, and the record shows a failed acquire.
 - A caller builds the name of a resource when it needs the name. A cache of a hundred thousand names
   would miss the processor cache every time (0.7 µs per operation).
 """
@@ -36,7 +36,7 @@ from lockcore.clock import monotonic_ns
 class PackedVotes(dict[Tally, int]):
     """A cache of the `votes` field of a record, by tally.
 
-    There are few different tallies, and packing one tally costs 0.4 µs.
+    The cache is useful, because there are few different tallies and packing one tally costs 0.4 µs.
     """
 
     def __missing__(self, tally: Tally) -> int:
@@ -51,8 +51,8 @@ class OpenVotes:
     """The records that were written while their rounds were open: *slots and rounds → votes,
     patched after the rounds have closed*. `patch`: see `Recorder.patch_votes`.
 
-    A patch sets the bit `LATE` in the votes. The bit means that a key of a denied acquire may have
-    existed until the patch.
+    A patch sets the bit `LATE` in the votes. If an acquire was denied, the bit means that one of
+    its keys may have existed until the patch.
 
     When there are more than `KEPT` entries, each new entry makes this class check the oldest two.
     An earlier version checked once a second and kept 50,000 leases. Then each garbage collection
@@ -76,8 +76,8 @@ class OpenVotes:
             self.look(2)
 
     def look(self, most: int, *, last: bool = False) -> None:
-        """Patch the records of the closed rounds among the oldest `most` entries. `last`: also
-        patch the records of open rounds."""
+        """Look at the oldest `most` entries, and patch the records whose rounds have closed.
+        `last`: also patch the records whose rounds are open."""
         entries = self._entries
         for _ in range(min(most, len(entries))):
             slot, won = entries.popleft()
@@ -91,14 +91,14 @@ class OpenVotes:
                     self._tally = tally
                 self._patch(slot, self._packed | LATE)
             except Exception:  # noqa: BLE001, S112
-                # The round is an object of another package and raised an exception. The votes stay
-                # undecided.
+                # The round is an object of another package, and reading it raised an exception. The
+                # votes stay undecided.
                 continue
 
 
 class Places(Protocol):
-    """A page of begun operations. The object is a memoryview of int64, for which mypyc has no
-    type."""
+    """A page with the starts of operations in progress. The object is a memoryview of int64, for
+    which mypyc has no type."""
 
     def __setitem__(self, place: int, start_ns: int, /) -> None:
         """Store that the operation in progress at `place` began at `start_ns`. 0 means that no
@@ -113,7 +113,7 @@ class LocustUser(Protocol):
 
 LATE: Final = LATE_VOTES
 READS: Final = READER
-# The number of open records that are kept before `add` checks the oldest.
+# If more open records than this are kept, `add` checks the oldest records.
 KEPT: Final = 256
 # No valid time is later than this.
 LAST_NS: Final = 1 << 62
@@ -130,8 +130,8 @@ ACQUIRED_RELEASED: Final = ACQUIRED | OUTCOME_CODES["released"] << 8
 
 
 def fault_of_denial(answer: object, start_ns: int, returned_ns: int) -> str:
-    """Return what is impossible in the answer of an acquire that was called at `start_ns` and
-    returned no lease.
+    """Return a text about what is impossible in the answer of an acquire. The acquire was called at
+    `start_ns` and returned no lease.
 
     Returns "" if nothing is impossible.
     """
@@ -158,18 +158,19 @@ def fault_of_denial(answer: object, start_ns: int, returned_ns: int) -> str:
 class CallerSetting:
     """The functions and settings that all callers of a process share.
 
-    `acquire` gets the same two objects `ttl_ms` and `wait_ms` (ms) each time. This saves time,
-    because lockcore checks a number only if it is a new object. `acquire_shared` is the acquire
+    `acquire` gets `ttl_ms` and `wait_ms` (ms) as the same two objects each time. This saves time,
+    because lockcore checks a number only if the object is new. `acquire_shared` is the acquire
     function for readers.
 
-    `take` waits for the next intended start and returns this time (ns). It returns 0 when the
-    schedule has ended. If `take` is None, an operation starts at once. `nap_until` waits for the
-    end of a hold, and `rest_until` waits for the end of a rest. `keep` counts the delay (ns) of a
-    caller before its next operation.
+    `take` waits for the next intended start and returns the time of this start (ns). It returns 0
+    if the schedule has ended. If `take` is None, operations start at once. `nap_until` waits for
+    the end of a hold, and `rest_until` waits for the end of a rest. `keep` is called with the delay
+    (ns) of a caller before its next operation.
 
     `pause_ns`: if an acquire fails at once because instances are missing, the next acquire may
     start this long after its start. `believes_grant`: the acquire ends at the grant time that the
-    recipe reports, because the scenario stops callers after that time (a pause "after-grant").
+    recipe reports. This is needed if the scenario stops callers after the grant (a pause
+    "after-grant").
     """
 
     acquire: Callable[..., object]
@@ -189,11 +190,11 @@ class CallerSetting:
 class Books:
     """The places where all callers of a process store their operations.
 
-    `tell` gets the latency of each acquire (ns) and the name of its failure. `lost` gets the starts
-    of the attempts that do not fit into a record. `pending` gets each record whose round is open.
-    `cut` counts an acquire that was cut off because its caller ended. `misreport` gets a sentence
-    about an impossible value. `still_open`: the packed votes of an open round, which are all
-    undecided. `held`: the ids of the leases that callers hold.
+    `tell` gets the latency (ns) of each acquire, and the name of its failure if it failed. `lost`
+    gets the starts of the attempts that do not fit into a record. `pending` gets each record whose
+    round is open. `cut` counts an acquire that was cut off because its caller ended. `misreport`
+    gets a sentence about an impossible value. `still_open`: the packed votes of an open round,
+    which are all undecided. `held`: the ids of the leases that callers hold.
     """
 
     recorder: Recorder
@@ -219,7 +220,8 @@ class Ledger:
         self.number = number
         self._begun = begun
         self._place = place
-        # The last tally and its packed form. The next tally is nearly always the same object.
+        # The last tally and its packed form are kept, because the next tally is nearly always the
+        # same object.
         self._tally = Tally()
         self._packed = books.votes[self._tally]
         # The following fields describe the operation in progress.
@@ -239,8 +241,8 @@ class Ledger:
         self._round: Counted | None = None
 
     def begin(self, resource: int, intended_ns: int, start_ns: int, *, is_reader: bool) -> None:
-        """Note the start of an operation. It starts now, at `start_ns`, and its intended start was
-        `intended_ns`."""
+        """Store the start of an operation. The operation starts now, at `start_ns`. Its intended
+        start was `intended_ns`."""
         self._resource = resource
         self._side = READS if is_reader else 0
         self._intended_ns = intended_ns
@@ -321,8 +323,8 @@ class Ledger:
         return self._packed
 
     def _end_of(self, lease: Lease) -> int:
-        """Return the end of the lease, as read after its release. A watchdog may move the end later
-        but never earlier."""
+        """Return the end of the lease. The end is read after the release, because a watchdog may
+        have moved it. The end never moves to an earlier time."""
         try:
             until_ns = lease.valid_until_ns
             if type(until_ns) is int and self._until_ns <= until_ns < LAST_NS:
@@ -466,7 +468,7 @@ class Caller:
         self._now: Callable[[], int] = monotonic_ns
 
     def run(self, user: LocustUser, running: str) -> None:
-        """Make operations until the state of `user` is not `running`, or the schedule ends."""
+        """Make operations until the schedule ends or the state of `user` is no longer `running`."""
         now = self._now
         take = self.load.take
         thinks_ns = self._thinks_ns
@@ -536,11 +538,11 @@ class Caller:
         return ledger.denied(denied, ended_ns)
 
     # An acquire that fails at once has not waited for anything. Its caller then yields for one pass
-    # of the hub, so that other callers can run. Without a quorum of instances, every acquire fails
-    # at once, and one pass is not enough. All callers would retry thousands of times a second, keep
+    # of the hub, and other callers can run. Without a quorum of instances, every acquire fails at
+    # once, and one pass is not enough. All callers would retry thousands of times a second, keep
     # the core busy and fill the record. So each caller rests until `pause_ns` after the start of
-    # its acquire. A retry would wait equally long. lockbench makes this rest, so it is not a part
-    # of the acquire.
+    # its acquire. A retry would wait for the same time. The rest is no part of the acquire, because
+    # lockbench and not the lock adds it.
     def _pause(self, is_down: bool, ended_ns: int) -> None:
         due_ns = self.ledger.start_ns + self.load.pause_ns
         if is_down and due_ns > ended_ns:
@@ -551,12 +553,12 @@ class Caller:
             gevent.sleep(0)
             self.load.keep(self._now() - ended_ns)
 
-    # A kill may come anywhere in an operation, and `sent_ns` shows how far the operation was. If
-    # `sent_ns` is set, the release has been called and is not called again. The record then says
-    # that no reply came. If `sent_ns` is 0, this method gives the lease back. The record is written
-    # in `finally`, because this release may raise an exception or be killed, too. Without the
-    # record, the operation's start would stay in `begun`. Then safety would be UNKNOWN, although
-    # the history of the lease is complete.
+    # A kill may come anywhere in an operation. `sent_ns` shows how far the operation was at the
+    # kill. If `sent_ns` is set, the release has been called and is not called again. The record
+    # then says that no reply came. If `sent_ns` is 0, this method gives the lease back. The record
+    # is written in `finally`, because the release by this method may raise an exception or be
+    # killed, too. Without the record, the operation's start would stay in `begun`. Then safety
+    # would be UNKNOWN, although the history of the lease is complete.
     def _broken_off(self, lease: Lease | None, sent_ns: int) -> None:
         """Give the lease back after a kill or an exception, and record the operation."""
         ledger = self.ledger

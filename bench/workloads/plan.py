@@ -5,7 +5,7 @@ Rules
 - `lockbench run` gives the path of a plan in LOCKBENCH_PLAN. Plain `locust` takes lockbench's
   options on its command line or in its web form. Workers get the plan of the leading process.
 - Plans contain passwords, so they are stored in memory files and never on disk.
-- Users, processes and run time are Locust's own -u, --processes and -t.
+- For users, processes and run time, plain `locust` has its own options -u, --processes and -t.
 - `locust --headless --result DIR` replaces itself by `lockbench run` before it opens a port or
   forks. So lockbench leads all such runs in the same way.
 """
@@ -34,9 +34,9 @@ from lockcore.bench import is_secretive
 from lockcore.clock import NS_PER_MS
 
 PLAN_VARIABLE = "LOCKBENCH_PLAN"
-# With this option, `lockbench run` leads a plain `locust`.
+# If plain `locust` gets this option, `lockbench run` leads the run.
 RESULT = "--result"
-# Locust's options carry the plan of the run to the workers under this name.
+# Workers get the plan of the run through Locust's options, under this name.
 PLAN = "lockbench_plan"
 
 _LOCUSTS_OWN = {"instances", "fsync", "users", "processes", "duration", "warmup"}
@@ -63,13 +63,13 @@ class Plan:
 
     `workdir`: the folder of the run. None: no other process reads the history, so the worker
     creates a private folder. `timed`: the run ends after the warm-up and duration of the scenario.
-    If it is false, Locust alone decides when the run begins and ends. `allow_missing`: a quorum of
-    the targets is enough.
+    If `timed` is false, Locust alone decides when the run begins and ends. `allow_missing`: the run
+    may begin with only a quorum of the targets.
 
     `ring`: the runs that share time slices with this run. `bind`: the address and port at which the
     master waits for workers of any host. The master waits for as many workers as the scenario has
     processes, and each worker has its own workdir. If `bind` is None, the master forks all workers.
-    `more`: another run may follow. `fleet`: the ids of Locust's workers that take part, in the
+    `more`: another run may follow. `fleet`: the ids of the participating Locust workers, in the
     order of their places.
     """
 
@@ -121,16 +121,16 @@ class Plan:
 
     @property
     def grace_s(self) -> float:
-        """The time (s) that an operation in progress may need for its wait, hold and release. It is
-        at most 120 s."""
+        """How long (s) an operation in progress may need for its wait, hold and release, at most
+        120 s."""
         return min((self.scenario.wait_ms + self.scenario.ttl_ms) / 1000 + 2.0, 120.0)
 
     @property
     def others_s(self) -> float:
-        """The extra time (s) that the run may take because of other processes.
+        """How much longer (s) the run may take because of other processes.
 
-        The other runs of a ring may start late, and they use their own time slices. The histories
-        from other hosts need time to arrive.
+        In a ring, the other runs may start late, and they use their own time slices. With other
+        hosts, histories need time to arrive.
         """
         if self.ring:
             parts = 3 * self.ring.places
@@ -169,8 +169,8 @@ def planned(environ: Mapping[str, str]) -> str | None:
 
 
 def in_memory(text: bytes) -> int:
-    """Return the descriptor of a new file in memory. The file holds `text` until every process has
-    closed it.
+    """Return the descriptor of a new file in memory that contains `text`. The file exists until
+    every process has closed it.
 
     The file has no name by which another process could open it. Raises OSError.
     """
@@ -180,7 +180,7 @@ def in_memory(text: bytes) -> int:
 
 
 def plan_from(text: bytes | str, what: str) -> Plan:
-    """Return the plan in `text`. Raises UsageError with a message that calls the text `what`."""
+    """Return the plan in `text`. Raises UsageError. The message calls the text `what`."""
     try:
         # The hook decodes a Path.
         plan = decoded(text, Plan, lambda part, value: part(value))
@@ -195,7 +195,8 @@ def plan_from(text: bytes | str, what: str) -> Plan:
 
 
 def given_of(options: argparse.Namespace, environ: Mapping[str, str]) -> dict[str, object]:
-    """Return the scenario keys in Locust's command line, web form and environment, as texts by key.
+    """Return the scenario keys that Locust's command line, web form or environment sets. The values
+    are texts.
 
     Raises UsageError.
     """

@@ -1,8 +1,8 @@
 """The health of the load generator: *a check every 10 ms → the lateness of greenlets and timers,
 CPU time, and the time in which this process did not run*.
 
-All code of this module runs in the thread of the hub. A process that waits for its time slice does
-not count as stopped, and its CPU time during the wait is left out.
+All code of this module runs in the thread of the hub. A process does not count as stopped while it
+waits for its time slice. Its CPU time during this wait does not count.
 """
 
 import time
@@ -22,8 +22,8 @@ PROBE_NS = 10 * NS_PER_MS
 
 
 class GeneratorProbe:
-    """A greenlet that checks the clocks from its creation on. It calls `broke` if the disk is
-    full."""
+    """A greenlet that starts to check the clocks when it is created. If the disk is full, it calls
+    `broke`."""
 
     def __init__(
         self, workdir: Path, index: int, waits: Waits, broke: Callable[[BenchError], None]

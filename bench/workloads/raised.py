@@ -1,6 +1,7 @@
-"""The exceptions of a lock under test: *exceptions → a count for each message with file and line*.
+"""The exceptions that a lock under test raises: *exceptions → a count for each message with file
+and line*.
 
-A recipe answers with a Lease, a Denied or an Outcome, so every exception is unexpected. An
+A recipe should answer with a Lease, a Denied or an Outcome. So every exception is unexpected. An
 exception may come from an acquire, from a release, or from a greenlet or thread of the recipe, for
 example a watchdog.
 """
@@ -17,10 +18,10 @@ from gevent.hub import Hub
 import bench
 from bench.errors import secrets
 
-# The number of different texts that a process keeps. Some exceptions have a different number in
-# their text each time.
+# A process keeps at most this many different texts. The limit is needed, because some exceptions
+# have a new number in their text each time.
 MOST_TEXTS = 5
-# The number of characters of an exception's own text that are kept.
+# At most this many characters of an exception's own text are kept.
 LONGEST = 200
 OTHERS = "exceptions with other texts"
 # The code objects of compiled files have relative file names.
@@ -80,7 +81,7 @@ class Raised:
         self.counts[sentence if is_known else OTHERS] += 1
 
     def watch(self, hub: Hub) -> Callable[[], None]:
-        """Note uncaught exceptions of threads and of this hub's greenlets.
+        """From now on, count uncaught exceptions of threads and of this hub's greenlets.
 
         Returns a function that ends this watch.
         """

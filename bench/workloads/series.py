@@ -1,8 +1,8 @@
 """Several runs in one Locust: *a plan from a socket → the next test of a master or local runner*.
 
-A test stops before the next plan is read. By then, its run has ended completely and all files are
-written. The sender of the plans gets a message at the end of each run. Source: locust.runners
-(MasterRunner.stop, LocalRunner.start).
+Each test stops before the next plan is read. At that time, the run of the test has ended
+completely, and all files are written. The sender of the plans gets a message at the end of each
+run. Source: locust.runners (MasterRunner.stop, LocalRunner.start).
 """
 
 import os
@@ -35,8 +35,8 @@ class Series:
     # These steps must stay in this order. `stop` returns when the test has ended, so all files of a
     # run are written before `OVER` is sent. After `OVER`, the sender may read the run's folder and
     # send the next plan. Locust starts a test on all workers that have reported ready. If this
-    # method did not wait for all of them, a run could begin with fewer processes than its plan has.
-    # A worker that died between two runs never reports, so the wait has a time limit.
+    # method did not wait for all workers, a run could begin with fewer processes than its plan has.
+    # The wait has a time limit, because a worker that died between two runs never reports.
     def go_on(self) -> None:
         """End the running test, report its end, and start the next test when its plan arrives.
 
@@ -71,8 +71,8 @@ class Series:
         runner.quit()
 
     def _keep(self, text: bytes) -> None:
-        """Store the plan in a memory file. The environment variable of the first plan then names
-        this file."""
+        """Store the plan in a memory file, and let the environment variable of the plan name this
+        file."""
         if self._plan_file is not None:
             os.close(self._plan_file)
         self._plan_file = in_memory(text)
@@ -80,7 +80,7 @@ class Series:
 
 
 def series_of(environ: Mapping[str, str], runner: LocalRunner | MasterRunner) -> Series | None:
-    """Return the later runs of this Locust, or None if Locust was started for one run."""
+    """Return the later runs of this Locust. Return None if Locust was started for one run."""
     path = environ.get(SERIES_VARIABLE)
     if path is None:
         return None

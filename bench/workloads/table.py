@@ -1,8 +1,8 @@
 """lockbench's rows in Locust's table: *the records of a second → counts → Locust's StatsEntry*.
 
 Rules
-- Each delta is added to Locust's entry and to Locust's total. At the end, both equal lockbench's
-  own counts exactly, because a worker adds its last delta before its last report.
+- Each delta is added to Locust's entry and to Locust's total. A worker adds its last delta before
+  its last report. So at the end, both have exactly the same counts as lockbench.
 - The keys of Locust's response-time table are milliseconds with two significant digits. Locust's
   own rounding keeps only whole milliseconds.
 
@@ -23,7 +23,7 @@ from bench.measure.histogram import Histogram, highest_of_bucket, lowest_of_buck
 from bench.measure.record import ACQUIRED, OUTCOMES, RELEASED, Records
 from lockcore.clock import NS_PER_MS
 
-# The number of records that are counted at once. This takes about 100 µs.
+# So many records are counted at once, which takes about 100 µs.
 FOLD = 1500
 
 
@@ -40,8 +40,8 @@ Taken = tuple[NDArray[np.int64], NDArray[np.int64], int]
 
 
 def acquires_of(records: Records) -> Taken:
-    """Return how long each acquire took from its intended start, the outcome codes, and the code of
-    a success."""
+    """Return the duration of each acquire from its intended start, the outcome codes, and the code
+    for success."""
     return (
         records.ended_ns - records.intended_ns,
         records.acquire_code,
@@ -50,7 +50,7 @@ def acquires_of(records: Records) -> Taken:
 
 
 def releases_of(records: Records) -> Taken:
-    """Return how long each release with an outcome took, the outcome codes, and the code of a
+    """Return the duration of each release that has an outcome, the outcome codes, and the code for
     success."""
     codes = records.release_code
     answered = codes != 0
@@ -62,7 +62,8 @@ class Row:
     """One row of the table.
 
     `select` computes the durations and outcomes of the row from the records. If `fire` is given,
-    every operation is an event of Locust, and Locust fills its table from the events.
+    the row fires an event of Locust for every operation. Locust then fills its table from the
+    events.
     """
 
     def __init__(

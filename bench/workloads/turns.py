@@ -2,10 +2,11 @@
 were alone*.
 
 Rules
-- A time slice ends when every caller is between two operations, so no operation spans a pause.
+- A time slice ends only when every caller is between two operations. So no operation spans the
+  pause between two time slices.
 - The own time of a process stops while the process waits for its time slice. At the end, `shift`
-  moves the times of the process's records to own time. After that, the records look as if the
-  process had run without a pause.
+  converts the times in the records to own time. After that, the records look as if the process had
+  run without a pause.
 - A process that ends leaves the ring. The other processes skip a process that has died. If a
   process dies in its own time slice, the other processes wait until their parents end them.
 
@@ -31,7 +32,7 @@ from lockcore.clock import NS_PER_MS, NS_PER_S, monotonic_ns
 # A time slice is far longer than an operation, and far shorter than a disturbance by another
 # program.
 SLICE_NS = 100 * NS_PER_MS
-# The run lasts this long after the window, like a run without time slices.
+# The run lasts this much longer than the window. The same applies to a run without time slices.
 TAIL_NS = 20 * NS_PER_MS
 _LOOK_S = 0.01
 
@@ -63,8 +64,9 @@ class RingPlace:
 
     # `_parked_at_ns` is the sum of the times at which the callers parked. `_end` needs the total
     # time for which callers waited for the last caller. This total is callers × now −
-    # `_parked_at_ns`. A sum costs less in each operation than a list of times. `_begin` sets the
-    # sum to 0. Otherwise, each time slice would count the earlier time slices again.
+    # `_parked_at_ns`. Each operation updates only this sum, because a list of times would cost
+    # more. `_begin` must set the sum to 0. Otherwise, each time slice would also count all earlier
+    # time slices.
     def take(self) -> int:
         """Return the start of this caller's next operation (monotonic, ns).
 
@@ -116,11 +118,11 @@ class RingPlace:
                 return
             self._end()
 
-    # The members of the ring are separate processes that start and end at any moment. A file is a
-    # message that no member can miss, because the file stays. `ready-N` and `gone-N` are such
-    # files, and `turn-N` is a pipe. The owner opens its pipe for reading and writing. So the pipe
-    # does not report an end of file when no other process has it open. The byte that passes a time
-    # slice waits in the pipe.
+    # The members of the ring are separate processes that start and end at any moment. They leave
+    # messages as files, because a file stays and no member can miss it. `ready-N` and `gone-N` are
+    # such files, and `turn-N` is a pipe. The owner opens its pipe for reading and for writing. So
+    # the pipe reports no end of file, even if no other process has opened the pipe. A member passes
+    # a time slice on by writing a byte, and this byte waits in the pipe.
     def _file(self, word: str, place: int) -> Path:
         """Return the path of the pipe or message file (`word`) of the member at `place`."""
         return self._ring.folder / f"{word}-{place}"

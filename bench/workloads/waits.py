@@ -2,7 +2,7 @@
 of each caller's next operation*.
 
 Each process creates its own `Waits`. Between two operations, callers wait only in this object. So
-it also wakes a user that must stop.
+if a user must stop, this object wakes the user.
 """
 
 from collections.abc import Callable
@@ -32,9 +32,10 @@ class Waits:
         self.started = Event()
         self._arrivals = PreciseAlarm() if scenario.rate_per_s else None
         self.pacer: Pacer | None = None
-        # How long passes of the hub and rests in an outage delayed callers between operations (ns).
+        # How long (ns) callers were delayed between operations. They were delayed by passes of the
+        # hub and by rests in an outage.
         self._kept_ns = 0
-        # The total of these delays when measuring began, and the total when measuring ended.
+        # The total of all delays when measuring began, and the total when measuring ended.
         self._kept_before_ns = 0
         self._kept_until_ns: int | None = None
         self._measuring: Greenlet | None = None
@@ -43,8 +44,8 @@ class Waits:
     def take(self) -> Callable[[], int] | None:
         """The function that returns the start of a caller's next operation (ns).
 
-        The function returns 0 if there is no further operation. If the property is None, each
-        operation starts at once.
+        The function returns 0 if the caller must make no further operation. If the property is
+        None, each operation starts at once.
         """
         if self._arrivals is not None:
             return self._next_arrival
@@ -73,10 +74,11 @@ class Waits:
         self.started.set()
         self._measuring = gevent.spawn(self._measure, origin_ns, window_ns)
 
-    # Little's law is applied only to the measured window. The delays may be far longer in one part
-    # of a run than in another. For example, each rest in an outage is a delay. So the total is read
-    # at both edges of the window. An earlier version used the average delay over the whole run.
-    # With an outage of a few seconds it was 10 % wrong, and the run became INVALID.
+    # Little's law is applied only to the measured window. The delays of callers may be far longer
+    # in one part of a run than in another, because each rest in an outage is a delay. So the total
+    # of the delays is read at both edges of the window. An earlier version used the average delay
+    # over the whole run. With an outage of a few seconds it was 10 % wrong, and the run became
+    # INVALID.
     def _measure(self, origin_ns: int, window_ns: tuple[int, int | None]) -> None:
         start_ns, end_ns = window_ns
         self._wait_until(origin_ns + start_ns)
@@ -94,8 +96,8 @@ class Waits:
     def wake(self, user: greenlet) -> None:
         """End the wait of a user that must stop.
 
-        This ends a think time and a wait for other users, an arrival or a time slice. It does not
-        end a hold.
+        This method ends a think time. It also ends a wait for other users, for an arrival or for a
+        time slice. It does not end a hold.
         """
         self.started.set()
         self.rests.cancel(user)
@@ -122,12 +124,12 @@ class Waits:
 
     @property
     def late_ns(self) -> list[int]:
-        """The lateness (ns) of each wait's timer since this list was last emptied."""
+        """How late (ns) the timer of each wait was, since this list was last emptied."""
         return self.rests.late_ns if self.pacer is None else self.pacer.lateness_ns
 
     @property
     def idle(self) -> int:
-        """The number of callers that think or wait for an arrival."""
+        """How many callers are thinking or waiting for an arrival."""
         return self.rests.waiting + (self._arrivals.waiting if self._arrivals else 0)
 
     def close(self) -> None:

@@ -1,11 +1,12 @@
 """One process's share of a run: *a plan → a connected lock with callers; at the end, a note and
 counts in Locust's table*.
 
-Rules: this module opens everything in the process that uses it. It does so before the users start
-and never at import. Users call only the functions that a `Caller` holds. All other work happens in
-two greenlets once a second, and at the end. The first greenlet writes the note. The second greenlet
-counts the new records, in pieces of about 100 µs with a millisecond in between. The note never
-waits for this counting, because readers need the note most when the counting is behind.
+Rules: this module opens connections and files in the process that uses them. It opens them before
+the users start and never at import. Users call only the functions that a `Caller` holds. All other
+work happens in two greenlets once a second, and at the end. The first greenlet writes the note. The
+second greenlet counts the new records. It counts for about 100 µs and then pauses for a
+millisecond. The note never waits for this counting, because readers need the note most when the
+counting is late.
 """
 
 import gc
@@ -47,7 +48,7 @@ from lockcore.clock import NS_PER_MS, monotonic_ns
 
 # The scheduler lag is encoded once per this many notes.
 ENCODE_EVERY = 5
-# The number of segments that a history without a planned end keeps. These are 2 million operations,
+# If a run has no planned end, its history keeps this many segments. They hold 2 million operations,
 # or 270 MB.
 SEGMENTS_KEPT = 16
 # The sleep (s) between two pieces of housekeeping. A sleep of 0 would end before the hub reads the
@@ -111,14 +112,14 @@ class Worker:
             believes_grant=any(pause.point == "after-grant" for pause in scenario.pause),
         )
         self._replies = tuple(Histogram() for _ in recipe.instances)
-        # The highest number of callers at any time so far.
+        # The highest number of simultaneous callers so far.
         self.callers = 0
         # The numbers of callers that have left.
         self._left: list[int] = []
         self._origin_ns = 0
         self._ending = Event()
         self._tasks = [gevent.spawn(self._housekeep), gevent.spawn(self._report)]
-        # The steps that close everything at the end. The last added step runs first.
+        # The steps that close everything at the end. They run in reverse order.
         self._closing = ExitStack()
         self._end_watch = self.raised.watch(get_hub())
 
@@ -128,7 +129,7 @@ class Worker:
     ) -> Self:
         """Connect the recipe and open the history.
 
-        `broke`: a function that receives an error which ends the run. `seat`: the number of this
+        `broke`: this function receives an error that ends the run. `seat`: the number of this
         worker, and how many workers there are. Raises UsageError or EnvironmentNotReadyError. After
         an exception, nothing stays open.
         """
@@ -174,9 +175,10 @@ class Worker:
         """Return a new caller. It gets the number of a caller that has left, if there is one.
         Raises UsageError.
 
-        All callers of a planned run begin together when all of them exist. When callers began one
-        by one, the work of the first thousand delayed the spawning of the rest for seconds. The run
-        then measured fewer callers than the scenario requests.
+        In a planned run, all callers begin together when all callers exist. In an earlier version,
+        callers began one by one. The work of the first thousand callers then delayed the spawning
+        of the other callers for seconds, and the run measured fewer callers than the scenario
+        requests.
         """
         place_in_row = heappop(self._left) if self._left else self.callers
         self.callers = max(self.callers, place_in_row + 1)
@@ -215,8 +217,8 @@ class Worker:
         if self._origin_ns:
             return
         self._origin_ns = origin_ns
-        # In a run without a planned end, callers already work at this point, so their earlier CPU
-        # time counts.
+        # In a run without a planned end, callers are already working at this point, so their
+        # earlier CPU time counts.
         if self.plan.timed:
             self.probe.begin()
         self.waits.begin(origin_ns, self.plan.window_ns, part, parts)
@@ -227,10 +229,10 @@ class Worker:
             gevent.spawn(turns.run, origin_ns, length_ns, written).link(lambda _: end())
 
     # The last note is complete only because of the order of these steps. The reporting greenlet
-    # ends first, because its next note would replace the last note. Votes are settled and records
-    # are counted before the last note is made. The note is written before the lock closes, and it
-    # is written again if closing raised an exception. Times are shifted only after the recorder has
-    # closed the files.
+    # ends first, because otherwise its next note would replace the last note. Votes are settled and
+    # records are counted before the last note is made. The note is written before the lock closes,
+    # and it is written again if closing raised an exception. Times are shifted only after the
+    # recorder has closed the files.
     def finish(self) -> None:
         """Finish after all users have ended. Only the first call has an effect.
 
@@ -282,9 +284,10 @@ class Worker:
     # -- once a second -----------------------------------------------------------------------------
 
     # A separate greenlet writes the note, so the note never waits for the counting in `_housekeep`.
-    # An earlier loop did both and wrote the note after the counting, which took 8 s and more in an
-    # overload (`WorkerHistory.fold`). So there was no news of the load when readers needed it most.
-    # A thread writes the file, because the system calls would stop every caller for 0.3 ms.
+    # In an earlier version, one loop counted first and then wrote the note. In an overload, the
+    # counting took 8 s and more (`WorkerHistory.fold`). So readers got no news about the load when
+    # they needed it most. A thread writes the file, because the system calls would stop every
+    # caller for 0.3 ms.
     def _report(self) -> None:
         """Write a note every `NOTE_S`, even if the housekeeping is behind."""
         notes = 0
@@ -315,8 +318,8 @@ class Worker:
                 self.history.forget(SEGMENTS_KEPT if self.plan.workdir else 2)
 
     def _count_times(self) -> None:
-        """Count delays and reply times. Call this once a second, because the recipe also writes its
-        observed attempts during this call."""
+        """Count delays and reply times. Call this method once a second, because the recipe also
+        writes its observed attempts during this call."""
         self.probe.count()
         none: tuple[list[int], ...] = ()
         replies_ns = self._told(self.recipe.take_reply_times_ns, none)
@@ -326,7 +329,7 @@ class Worker:
     def _note(self, phase: Phase, cpu_s: float) -> WorkerNote:
         """Return the note of this process, without histograms.
 
-        Encoding histograms takes milliseconds, and this time must not count as work of callers.
+        Encoding histograms takes milliseconds. This time must not count as work of callers.
         """
         history = self.history
         waits = self.waits
@@ -347,7 +350,7 @@ class Worker:
             cut=history.cuts,
             recorded=history.recorder.written,
             callers=self.callers,
-            # The probe's own wait is not counted.
+            # The wait of the probe itself is not counted.
             holding=max(waits.naps.waiting - 1, 0),
             idle=waits.idle,
             instances=self._told(lambda: tuple(map(instance_report, self.recipe.instances)), ()),
