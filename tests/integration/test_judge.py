@@ -84,6 +84,31 @@ LOCKS = {
         def careless(urls):
             return semaphore(2, urls, lambda client, name, me: client.spop(name))
     """,
+    # at most two; a place ends at its own score after a second, and the key lives for longer
+    "scores": """
+        TAKE = (
+            "redis.call('zremrangebyscore', KEYS[1], '-inf', ARGV[1] - 1000) "
+            "if redis.call('zcard', KEYS[1]) >= 2 then return 0 end "
+            "redis.call('zadd', KEYS[1], ARGV[1], ARGV[2]) "
+            "return redis.call('pexpire', KEYS[1], 4000)"
+        )
+        def scores(urls, give_back=lambda client, name, me: client.zrem(name, me)):
+            client = redis.Redis.from_url(urls[0])
+            @contextlib.contextmanager
+            def held(name):
+                me = uuid.uuid4().hex
+                while not client.eval(TAKE, 1, name, time.time_ns() // 1_000_000, me):
+                    time.sleep(0.002)
+                try:
+                    yield
+                finally:
+                    give_back(client, name, me)
+            return held
+        def right(urls):
+            return scores(urls)
+        def careless(urls):
+            return scores(urls, lambda client, name, me: client.zpopmin(name))
+    """,
     # readers in a set, the writer in a key beside it
     "shared": """
         READ = (
@@ -191,13 +216,31 @@ def test_a_semaphore_is_not_asked_what_only_a_mutex_can_answer(tmp_path: Path) -
     assert {row.verdict for row in rows.values()} == {"not applicable"}, rows
 
 
+def played(lock: str, name: str, capacity: int = 1) -> JudgedRow:
+    """One row of the lock. A busy machine may prevent what the row rests on, so a row that is not
+    known is played again."""
+    for _ in range(3):
+        row = judged(lock, name, capacity=capacity)[name]
+        if row.verdict != "not known":
+            break
+    return row
+
+
+@pytest.mark.parametrize(("name", "word"), [("right", "holds"), ("careless", "does not")])
+def test_a_place_that_ends_before_its_key_is_not_held_until_the_end_of_the_key(
+    name: str, word: str, tmp_path: Path
+) -> None:
+    row = played(f"{written(tmp_path, 'scores')}:{name}", "release-after-expiry", 2)
+    assert row.verdict == word, row
+
+
 @pytest.mark.parametrize(("name", "word"), [("right", "holds"), ("careless", "does not")])
 def test_a_semaphore_that_gives_away_a_strangers_place_is_found(
     name: str, word: str, tmp_path: Path
 ) -> None:
     lock = f"{written(tmp_path, 'semaphore')}:{name}"
-    row = judged(lock, "release-after-expiry", capacity=2)["release-after-expiry"]
-    assert row.verdict in (word, "not known"), row
+    row = played(lock, "release-after-expiry", 2)
+    assert row.verdict == word, row
 
 
 @pytest.mark.parametrize(("name", "words"), [("right", {"holds"}), ("wrong", {"does not"})])

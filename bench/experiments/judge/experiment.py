@@ -16,6 +16,7 @@ from threading import Event
 from bench.errors import EnvironmentNotReadyError
 from bench.experiments.judge.contention import CALLERS, ContendedLoad, contend
 from bench.experiments.judge.judge import earned, judge_rows
+from bench.experiments.judge.lifetime import place_ms
 from bench.experiments.judge.needs import CONTENTION, Observed, needs_of
 from bench.experiments.judge.party import HangsError, NotApplicableError
 from bench.experiments.judge.playing import Plays, judged, play_together
@@ -110,6 +111,7 @@ class _Questioning:
         self._stop = Event()
         self._keys: list[frozenset[bytes]] = []
         self.ttl_ms: int | None = None
+        self._place_ms: float | None = None
         self.lacks = set[Observed]()
         self.rows: list[JudgedRow] = []
         self.costs: list[WaitingCost] = []
@@ -127,6 +129,8 @@ class _Questioning:
             self._keys = stage.lock_keys
             self.ttl_ms = stage.ttl_ms
             self.lacks.update(stage.parties[0].lacks)
+            if stage.capacity > 1:
+                self._place_ms = place_ms(stage)
         jobs = {
             row.name: partial(self._add, row) for row in self._plan.rows if row.name not in ALONE
         }
@@ -152,6 +156,7 @@ class _Questioning:
         if self._keys:
             stage.lock_keys = self._keys
             stage.ttl_ms = self.ttl_ms
+            stage.place_ms = self._place_ms
         return stage
 
     def _add(self, row: JudgeRow[JudgeStage]) -> None:

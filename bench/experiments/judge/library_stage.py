@@ -77,6 +77,8 @@ class Stage:
         self.instances = instances
         # The number of clients that may hold the lock at once.
         self.capacity = 1
+        # The time for which a place of a semaphore outlives its holder, or None if it is not known.
+        self.place_ms: float | None = None
         self.minority = range(instances // 2 + 1, instances)
         self.majority = range((instances - 1) // 2, instances)
         self.fleet: Fleet = prepared_fleet(frozenset({Need.DEBUG}), instances, "none", server)

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 
 from bench.experiments.judge.contention import REST_S
+from bench.experiments.judge.needs import LONGEST_TTL_MS
 from bench.experiments.judge.party import RESOURCE, HangsError, Party
 from bench.experiments.judge.result import RowFigure, seconds_text
 from bench.experiments.judge.row import RowFinding, need
@@ -19,6 +20,8 @@ from lockcore.clock import NS_PER_MS, NS_PER_S, monotonic_ns
 LOOK_S = 0.01
 # The judge waits for an answer longer than a takeover may take, by this time (s).
 GRANT_S = 10.0
+# A place that another client gets sooner than this was given away at once.
+LEAST_PLACE_MS = 500
 
 
 def renewal(stage: JudgeStage) -> RowFinding:
@@ -116,6 +119,26 @@ def takeover(
         )
 
     return play
+
+
+def place_ms(stage: JudgeStage) -> float | None:
+    """Return the time after which a semaphore gives away the places of frozen holders. Return None
+    if this cannot be measured. All places are taken, and one more client waits for a place. The
+    time begins before the first request, so it is a little longer than the life of a place."""
+    ttl_ms = stage.ttl_ms
+    if ttl_ms is None or ttl_ms > LONGEST_TTL_MS:
+        return None
+    stage.clear()
+    other = stage.party()
+    holders = [stage.party() for _ in range(stage.capacity)]
+    begun_ns = monotonic_ns()
+    for holder in holders:
+        if not _has(holder, RESOURCE):
+            return None
+        holder.pause()
+    granted_ns = _taken_over(stage, other, RESOURCE, ttl_ms / 1000 + GRANT_S)
+    lasted_ms = (granted_ns - begun_ns) / NS_PER_MS
+    return lasted_ms if lasted_ms >= LEAST_PLACE_MS else None
 
 
 def _has(holder: Party, name: str) -> bool:

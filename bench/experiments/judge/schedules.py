@@ -37,7 +37,7 @@ from bench.experiments.judge.row import (
     UnmetError,
     need,
 )
-from lockcore.clock import monotonic_ns
+from lockcore.clock import NS_PER_S, monotonic_ns
 
 REDLOCK = "Redis, Distributed Locks"
 KLEPPMANN = "M. Kleppmann, How to do distributed locking (2016)"
@@ -46,6 +46,8 @@ KEPT = "a key stays for the rest of the TTL, although nobody has the lock"
 # After this time no key of a released lock may remain. The long TTL is five times as long.
 CLEAN_S = 2.0
 DOWN_S = 25.0
+# A client that asks at least this long before the end of a lease is granted a free place in time.
+SEEN_S = 0.5
 STEPS = 5
 CLOCK_S = 60
 
@@ -252,7 +254,10 @@ def _succeeded(stage: Stage) -> tuple[Party, Successors]:
 def _successors(stage: Stage) -> Successors:
     """Return as many new holders as the lock may have."""
     other = stage.party() if stage.capacity > 1 else None
-    holders = [_granted(stage) for _ in range(stage.capacity)]
+    # All clients start before the first grant, because a start takes a part of a short lease.
+    holders = [stage.party() for _ in range(stage.capacity)]
+    for holder in holders:
+        need(holder.acquire(LONG_MS).ok, "the client was granted")
     return Successors(holders, stage.keys(), other)
 
 
@@ -273,6 +278,7 @@ def _taken(stage: Stage, successors: Successors, fault: str) -> str:
     """
     first = successors.holders[0]
     if successors.other is not None:
+        need(stage.place_ms is not None, "the end of a place is known")
         _need_held(first)
         return fault if _enters(successors.other, first) else ""
     if all(was in (None, now) for was, now in zip(successors.keys, stage.keys(), strict=True)):
@@ -282,13 +288,19 @@ def _taken(stage: Stage, successors: Successors, fault: str) -> str:
 
 
 def _enters(other: Party, first: Party) -> bool:
-    """Return whether `other` is granted a place before the lease of the first holder ends."""
+    """Return whether `other` is granted a place before the lease of the first holder ends. Raises
+    OutlivedError if that lease ended too soon after the request to show a place that is free."""
+    asked_ns = monotonic_ns()
     other.begin_acquire()
     try:
         is_granted = other.acquired().ok
     except HangsError:
         return False
-    return is_granted and other.operations[-1].granted_ns < first.until_ns
+    if is_granted and other.operations[-1].granted_ns >= first.until_ns:
+        if first.until_ns - asked_ns < SEEN_S * NS_PER_S:
+            raise OutlivedError("the lock was still held")
+        return False
+    return is_granted
 
 
 def _need_held(holder: Party) -> None:
