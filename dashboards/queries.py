@@ -149,7 +149,7 @@ def count(name: str) -> Query:
 
 
 def below(name: str, bound: str, **labels: str) -> Query:
-    """Return the number of values of whole runs that do not exceed `bound`.
+    """Return how many values of whole runs are at most `bound`.
 
     `bound`: a bound of the histogram.
     """

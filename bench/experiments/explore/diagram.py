@@ -1,9 +1,9 @@
 """A schedule as a sequence diagram: *observations → rows of a table, with a column for each
 client*. Pure.
 
-A row is one step. A step is a command, a grant, or a deviation from the usual course. The row of a
-command has the answers of all instances that got the command at the same time. For a batch the row
-has the number of commands. A clean-up that found no key to delete is left out. A value is shown
+A row is one step. A step is a command, a grant, or a deviation from the usual course. If several
+instances get a command at the same time, its row has all their answers. For a batch the row has the
+number of commands. A clean-up that found no key to delete is left out. A value is shown
 under the name of the client that wrote it. Times are in ms since the start.
 """
 

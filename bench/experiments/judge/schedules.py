@@ -186,7 +186,7 @@ def _until_set(stage: Stage, client: Party) -> int:
 
 
 def _steps_to_set(stage: Stage) -> int:
-    """Return the number of a client's requests to a quorum until its SET is under way. Return 1 if
+    """Return how many requests a client sends to a quorum before its SET is under way. Return 1 if
     the client gave up before the judge could see the SET."""
     probe = stage.party()
     try:
