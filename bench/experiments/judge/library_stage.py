@@ -73,7 +73,6 @@ class Stage:
         """
         self._cut = cut or Event()
         self.driver = driver
-        self.name = driver.library.name
         self.instances = instances
         # The number of clients that may hold the lock at once.
         self.capacity = 1
@@ -94,6 +93,11 @@ class Stage:
         self._stopped = set[int]()
         self._killed = set[int]()
         self._places = ExitStack()
+
+    @property
+    def name(self) -> str:
+        """The name of the library."""
+        return self.driver.library.name
 
     def party(self) -> Party:
         """Start one more client. Its connections exist, because it has already locked and released
