@@ -1,2 +1,2 @@
-"""One run, which every question uses: *scenario → servers, Locust, record → a judged result on
-disk*."""
+"""One run. Every question is answered with runs: *scenario → servers, Locust, record → a judged
+result on disk*."""

@@ -1,8 +1,9 @@
-"""The process that judges a run of plain Locust: *a plan, then the time of the load's end → the
-result*.
+"""The process that judges a run of plain `locust`: *a plan, and later the time at which the load
+ended → the result*.
 
-Rules: Locust decides how long a run lasts, and sends the time of its end. The run is judged like
-every other run. If Locust ends without this message, there is no result.
+Rules: Locust decides how long a run lasts. At the end, it sends a message with the time at which
+the run ended. The run is judged like every other run. If Locust ends without this message, there is
+no result.
 """
 
 import sys
@@ -83,9 +84,10 @@ def _judged(plan: Plan, workdir: Path, command: Sequence[str]) -> RunResult | No
 
 
 def _watched(follower: Follower) -> tuple[Course, int | None]:
-    """Note the clock once a second until Locust sends the time of its end.
+    """Record the clock once a second until Locust sends the time at which the run ended.
 
-    Return the notes and this time (ns). If Locust ended without a message, the time is None.
+    Return the clock samples and this time (ns). If Locust ended without a message, the time is
+    None.
     """
     course = Course()
     heard = list[int | None]()

@@ -1,10 +1,10 @@
-"""The result of a run: *history, notes, counters → the whole result*.
+"""How the result of a run is made: *history, notes, counters → the whole result*.
 
 Rules
-- `warnings` holds every doubt about a number. A missing number is None, and a warning says so.
+- If a number is doubtful, `warnings` says so. A missing number is None, and a warning says why.
 - Leaked keys are counted, then unlinked by name.
-- `bench.gates.run_verdict` makes the verdict from the finished sections. So a reader of the stored
-  result can compute the same verdict.
+- `bench.gates.run_verdict` makes the verdict from the finished sections. So the same verdict can be
+  computed again from the stored result.
 """
 
 import time
@@ -80,8 +80,8 @@ _UNJUDGED = Verdict(status="inconclusive", reasons=())
 class RunEvidence:
     """All evidence that a run left.
 
-    `counters`, `server_cpu_s`: as `counted` returns them. `keys_before`: the number of keys on each
-    of our servers before the run. `seen_live`: the violations that were observed during the run, by
+    `counters`, `server_cpu_s`: as `counted` returns them. `keys_before`: how many keys each of our
+    servers had before the run. `seen_live`: the violations that were observed during the run, by
     kind.
     """
 
@@ -100,12 +100,12 @@ class RunEvidence:
 
     @cached_property
     def context(self) -> "Context":
-        """The facts that the judge needs in addition to the record of the run."""
+        """Further facts for the judge, which the record of the run does not contain."""
         return Context.of(self)
 
 
 class Context(Section, frozen=True, kw_only=True):
-    """The facts that the judge of a run needs in addition to the run's record.
+    """Facts for the judge of a run, which the record of the run does not contain.
 
     Times are in ns of CLOCK_MONOTONIC.
     """
@@ -167,7 +167,7 @@ class Context(Section, frozen=True, kw_only=True):
 class JudgedRecord:
     """The judged record of a run.
 
-    `used`: the resources that callers requested. `leases`: the number of leases of each worker.
+    `used`: the resources that callers requested. `leases`: how many leases each worker had.
     `whole`: True if the folder holds the records of all resources.
     """
 
@@ -183,7 +183,8 @@ class JudgedRecord:
 
 
 def judge_record(workdir: Path, context: Context) -> JudgedRecord:
-    """Judge the record in a folder, of a run that has just ended or of a kept record."""
+    """Judge the record in a folder. The run may have just ended, or the record may be a kept
+    one."""
     reports = workers.read_workers(workdir)
     clocks = read_clocks(workdir)
     counts = FarCounts.of(workdir)
@@ -250,7 +251,9 @@ def _judge(
 ) -> tuple[Sections, set[int], Counter[int]]:
     """Judge the history part by part. Return sections, requested resources and leases by worker.
 
-    After an error the oracle keeps its violations, no figure counts, and the run is never SAFE."""
+    After an error, the oracle keeps the violations that it has found. But no figure counts, and the
+    run is never SAFE.
+    """
     scenario = context.scenario
     window = Window(*context.window_ns)
     gaps = read_gaps(workdir, clocks)
@@ -306,7 +309,7 @@ def _judge(
 def _with_paused(values: Measured, paused: Mapping[str, Histogram], failure: str) -> Measured:
     """Return `values` with the histograms of planned pauses.
 
-    If the reading of the record ended with a `failure`, the generator is INVALID.
+    If reading the record ended with a `failure`, the generator is INVALID.
     """
     shown = {name: histogram.encode() for name, histogram in paused.items()}
     values = replaced(values, histograms={**values.histograms, **shown})
@@ -317,7 +320,8 @@ def _with_paused(values: Measured, paused: Mapping[str, Histogram], failure: str
 
 
 def _touched(records: Records, window: Window, gaps: Sequence[Gap]) -> Counter[str]:
-    """Count the acquires of the window that touched a gap, and the failed ones among them."""
+    """Count the acquires of the window that touched a gap. Also count how many of these acquires
+    failed."""
     if not gaps:
         return Counter()
     inside = records[window.holds(records.intended_ns)]
@@ -326,9 +330,9 @@ def _touched(records: Records, window: Window, gaps: Sequence[Gap]) -> Counter[s
 
 
 def _due(scenario: Scenario, window: Window) -> Due:
-    """Return how many operations an open loop's schedule demands until the end of the window.
+    """Return how many operations the schedule of an open loop requests until the end of the window.
 
-    A worker that ended early does not change these numbers.
+    If a worker ended early, these numbers stay the same.
     """
     if scenario.rate_per_s is None:
         return NO_DUE
@@ -391,7 +395,7 @@ def _instances(
     leaks: Sequence[int | None],
     others: Sequence[int | None],
 ) -> tuple[InstanceReport, ...]:
-    """Return the load's report on each instance, together with the instance's own figures."""
+    """Return the load's view of each instance, together with the instance's own figures."""
     rows = []
     for fact, info, leak, other in zip(
         evidence.servers.facts, evidence.counters, leaks, others, strict=True
@@ -455,7 +459,7 @@ def _instance_warnings(instance: InstanceReport) -> Iterator[str]:
         warnings.append(
             f"{instance.state} at the end" + (f" ({instance.reason})" if instance.reason else "")
         )
-    # One cause gets one warning.
+    # If several doubts have the same cause, there is only one warning.
     if silence and not (left is None and instance.reason):
         warnings.append(silence)
     if left is None:
@@ -472,7 +476,8 @@ def _instance_warnings(instance: InstanceReport) -> Iterator[str]:
 
 
 def eviction_text(keys: int) -> str:
-    """Return the warning that a server evicted keys, with the consequence for a lock."""
+    """Return a warning that a server evicted keys. The warning also says what this means for a
+    lock."""
     return (
         f"it evicted {keys:,} keys because its memory was full; another caller can take an "
         "evicted lock"

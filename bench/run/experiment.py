@@ -1,5 +1,5 @@
-"""The common part of all experiments: *an order → measurements that Ctrl-C may end → a typed result
-on disk → Done*.
+"""The part that all experiments share: *an order → measurements that Ctrl-C may end → a typed
+result on disk → Done*.
 
     with Experiment(order) as experiment:
         with experiment.cuttable():   # Ctrl-C ends this part; a later Ctrl-C is only counted
@@ -8,9 +8,9 @@ on disk → Done*.
         header = experiment.header(seed=plan.seed, interrupted=experiment.cut)
         return experiment.store(CrashResult(**header, rows=rows, …))
 
-Rules: an experiment judges and stores its measurements before it obeys a signal to end. An
-experiment that can be continued (bench.run.journal) stores no result when a signal cuts it. It
-returns `unfinished` instead.
+Rules: if a signal asks an experiment to end, the experiment first judges and stores its
+measurements. Some experiments can be continued (bench.run.journal). If a signal cuts such an
+experiment, it stores no result and returns `unfinished`.
 """
 
 import contextlib
@@ -71,8 +71,8 @@ class Done(Generic[Stored_co]):
 def store(result: Stored, folder: Path, code: int) -> Done[Stored]:
     """Write `result` into `folder`.
 
-    If the result cannot be written, it is still returned. Then the exit code is that of the error.
-    An interrupted experiment keeps exit code 130.
+    If the result cannot be written, it is still returned, and the exit code is that of the error.
+    But an interrupted experiment keeps exit code 130.
     """
     try:
         return Done(result, write_result(result, folder), code)
@@ -110,7 +110,7 @@ class Experiment(Interrupts):
 
     @contextlib.contextmanager
     def cuttable(self) -> Iterator[None]:
-        """Let Ctrl-C end the block. In that case `cut` becomes True.
+        """Let Ctrl-C end the block. If Ctrl-C ends the block, `cut` becomes True.
 
         After the block, the experiment only counts signals.
         """
@@ -127,7 +127,7 @@ class Experiment(Interrupts):
             raise KeyboardInterrupt
 
     def header(self, *, seed: int | None, interrupted: bool) -> Header:
-        """Return the first fields of the result. The duration in them ends now."""
+        """Return the first fields of the result. They include the duration up to now."""
         return {
             "id": self._order.run_id,
             "command": tuple(self._order.command),
@@ -139,7 +139,8 @@ class Experiment(Interrupts):
         }
 
     def store(self, result: Stored) -> Done[Stored]:
-        """Write `result` into the order's folder. If that fails, still return the result."""
+        """Write `result` into the folder of the order. Return the result even if the writing
+        fails."""
         result = structs.replace(result, warnings=(*result.warnings, *environment_warnings()))
         return store(
             result, self._order.folder, exit_code(result.verdict, interrupted=result.interrupted)
@@ -147,7 +148,7 @@ class Experiment(Interrupts):
 
     @staticmethod
     def unfinished(result: Stored) -> Done[Stored]:
-        """Return the end of a cut experiment that can be continued. The result is not stored."""
+        """Return the outcome of a cut experiment that can be continued. No result is stored."""
         return Done(result, None, EXIT_INTERRUPTED, "cut short")
 
 

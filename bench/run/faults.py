@@ -1,13 +1,13 @@
-"""The faults of a run at their times: *orders and the measured window → faults that began, ended
+"""The timeline of the faults of a run: *orders and the measured window → faults that began, ended
 and were undone*.
 
 Rules
 - Each fault has a thread of its own, so no fault waits for another.
-- `stop` undoes every fault that has begun. The end of the context does the same. No fault outlasts
-  the window.
-- A run that lacks one of its faults is not the run that the user ordered. If the fault is
-  impossible from the start, the run is refused. If the fault fails later, `absences` reports it. If
-  the user allows skipping, both cases are only warnings.
+- `stop` undoes every fault that has begun. When the context ends, every fault is undone, too. No
+  fault outlasts the window.
+- If one of its faults does not take place, a run is not the run that the user ordered. If the fault
+  is impossible from the start, the run is refused. If the fault fails later, `absences` reports it.
+  If the user allows lockbench to skip faults, there are only warnings in both cases.
 """
 
 import threading
@@ -68,11 +68,12 @@ class FaultTimeline:
         *,
         allow_skipped: bool = False,
     ) -> None:
-        """Check at once that every fault can be injected here.
+        """Check now that every fault can be injected in this run.
 
-        `window` returns the measured window (ns), which may be in the future. It returns None until
-        every worker has spawned its users. `allow_skipped`: whether the run may lack faults. Raises
-        UsageError or EnvironmentNotReadyError if a fault is impossible and may not be skipped.
+        `window`: a function that returns the measured window (ns), which may be in the future. The
+        function returns None until every worker has spawned its users. `allow_skipped`: true if
+        faults may be skipped. Raises UsageError or EnvironmentNotReadyError if a fault is
+        impossible and may not be skipped.
         """
         self._window = window
         self._allow_skipped = allow_skipped
@@ -119,8 +120,9 @@ class FaultTimeline:
     def absences(self, *, allowed: bool = False) -> list[str]:
         """Return one sentence for each fault that did not take place as ordered.
 
-        `allowed`: True selects the faults that may be skipped, False the faults that may not. All
-        faults of a run are of the same kind, so one of the two lists is always empty.
+        `allowed`: True selects faults that may be skipped. False selects faults that may not be
+        skipped. Either all faults of a run may be skipped or none. So one of the two lists is
+        always empty.
         """
         if self._allow_skipped is not allowed:
             return []
@@ -136,7 +138,8 @@ class FaultTimeline:
         ]
 
     def spans_ns(self) -> tuple[Span, ...]:
-        """Return the begin and end (ns) of each fault that has begun. They explain other events.
+        """Return the begin and end (ns) of each fault that has begun. These times explain other
+        events.
 
         If a fault is not undone yet, its end is the present time.
         """
@@ -167,9 +170,10 @@ class FaultTimeline:
         return [f"{order.kind} {order.target}" for order in there]
 
     def shown(self) -> list[tuple[str, str, bool]]:
-        """Return each fault's kind and target, and whether it was in force since the last call.
+        """Return each fault's kind and target, and whether the fault was in force at any time since
+        the last call.
 
-        Because of this interval, a short fault is visible, too.
+        Because the whole time since the last call counts, a short fault is visible, too.
         """
         since_ns = self._shown_ns
         self._shown_ns = time.monotonic_ns()

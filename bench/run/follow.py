@@ -1,12 +1,12 @@
-"""The load from launch to the end of its last worker: *a running Locust → the measured window and
-the reasons of an early end*.
+"""The load from its launch until its last worker ends: *a running Locust → the measured window, and
+the reasons for an early end*.
 
 Rules
 - Three events end the run early: a worker dies or leaves, Locust never starts, or the user presses
-  Ctrl-C. The measured window then ends at that time. Once the load has reported the beginning of
-  its end, a death no longer ends the run. It is only reported.
-- If the window is shorter than ordered, the run is interrupted, whatever the reason is. Otherwise
-  the run is whole only if every worker has reported an end after the window.
+  Ctrl-C. The measured window then ends at that time. Once the load has reported that its end has
+  begun, the death of a worker no longer ends the run. The result only reports this death.
+- If the window is shorter than ordered, the run counts as interrupted. Otherwise the run is whole
+  only if every worker has reported that it ended after the window.
 """
 
 import time
@@ -22,12 +22,12 @@ from bench.topology.child import is_alive
 from bench.workloads.launch import Load
 from lockcore.clock import NS_PER_MS, NS_PER_S
 
-# The interval (s) of the live display: short enough for a viewer, long enough for a p99.
+# The interval (s) of the live display. It is short enough for a viewer and long enough for a p99.
 LOOK_S = 1.0
-# The longest time (s) from launch until all users run. Usually this takes a few seconds. The time
-# to wait for other hosts is added.
+# All users must run within this time (s) after the launch. Usually this takes a few seconds. If
+# other hosts take part, the time to wait for them is added.
 START_S = 60.0
-# The longest time (s) for which a worker that outlives Locust may take to write its last note.
+# If a worker outlives Locust, it may take this long (s) to write its last note.
 REPORT_S = 3.0
 
 
@@ -38,8 +38,8 @@ class Course:
     `window`: None if the run did not reach its measured time. `killed`: Locust had to be killed.
     `deaths`: sentences about workers that ended early. `casualties`: sentences about workers that a
     fault killed as ordered. `clock`: samples of the monotonic clock with the offset of the wall
-    clock. `used_ns`: the time of each sample while callers ran, and the CPU time that this process
-    had used by then.
+    clock. `used_ns`: pairs of numbers, one for each sample while callers ran. A pair has the time
+    of the sample and the CPU time that this process had used until this time.
     """
 
     window: Window | None = None
@@ -90,10 +90,10 @@ def follow(
 ) -> Course:
     """Follow the run until Locust has ended, and return the course of the run.
 
-    `show`: the function that shows the progress, if any. To end the run early, `faults` are undone
-    and Locust is asked to end. `grace_s`: how long its users may then take to end. After that time,
-    or at a second Ctrl-C, Locust is killed. Raises BenchError if Locust ends or hangs before its
-    users run.
+    `show`: a function that shows the progress, or None. To end the run early, this function undoes
+    the `faults` and asks Locust to end. `grace_s`: after this request, the users of Locust may take
+    this long to end. After that time, or at a second Ctrl-C, Locust is killed. Raises BenchError if
+    Locust ends or hangs before its users run.
     """
     course = Course()
     asked_ns = 0
@@ -149,9 +149,9 @@ def _unmeasured(course: Course, follower: Follower, load: Load) -> BenchError:
 
 
 def _note_window(course: Course, follower: Follower, ended_ns: int, *, user: bool) -> None:
-    """Note the measured window, and whether it is shorter than ordered.
+    """Store the measured window, and whether it is shorter than ordered.
 
-    If it is shorter and there is no other reason, note the early end of the load as the reason.
+    If it is shorter and no reason is known, store the early end of the load as the reason.
     """
     planned = follower.window_ns
     window = follower.window_before(ended_ns)
@@ -182,8 +182,8 @@ def _overdue(load: Load, follower: Follower, now_ns: int, grace_s: float) -> tup
 def _in_one_line(failure: BenchError, exit_code: int) -> str:
     """Return the error in one line.
 
-    After an exit code, the last line of the log is added as an explanation. A kill needs no
-    explanation.
+    If Locust ended with an exit code, the last line of the log is added as an explanation. If
+    Locust was killed, no explanation is needed.
     """
     first, *rest = str(failure).splitlines()
     what = first.partition("; the end of its log:")[0]
@@ -191,9 +191,9 @@ def _in_one_line(failure: BenchError, exit_code: int) -> str:
 
 
 def lost_workers(follower: Follower, faults: FaultTimeline) -> tuple[str, ...]:
-    """Return one sentence for each worker that ended early and was not killed by a fault.
+    """Return one sentence for each worker that ended early, unless a fault killed the worker.
 
-    The worker may have reported its end or not.
+    It does not matter whether the worker reported its end.
     """
     notes = _not_killed(follower, faults)
     return tuple(sentence for note in notes if (sentence := _loss(note, follower.window_ns)))
@@ -229,9 +229,10 @@ def _loss(note: workers.WorkerNote, window_ns: tuple[int, int] | None) -> str:
 
 
 def unreported(follower: Follower, faults: FaultTimeline) -> tuple[str, ...]:
-    """Return one sentence for each worker that has not reported its end. Locust must have ended.
+    """Return one sentence for each worker that has not reported its end. Call this after Locust has
+    ended.
 
-    The record may lack the last operations of such a worker.
+    The record may lack the last operations of these workers.
     """
     deadline_s = time.monotonic() + REPORT_S
     while True:
@@ -253,7 +254,8 @@ def unreported(follower: Follower, faults: FaultTimeline) -> tuple[str, ...]:
 def _ended_ns(follower: Follower) -> int:
     """Return the time (ns) at which a load ended by itself.
 
-    This is the last end that a worker reported. Without a report it is the present time.
+    This is the latest end that a worker reported. If no worker reported its end, this is the
+    present time.
     """
     notes = workers.read_workers(follower.workdir)
     ends = [note.stopped_ns for note in notes if note.phase == "stopped"]

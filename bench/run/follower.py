@@ -1,8 +1,8 @@
 """The progress of a run: *the run's folder, read again and again → progress since the last reading,
 and the measured window*.
 
-Rules: the follower only reads files that the workers write in any case. So it does not slow the
-load.
+Rules: the follower only reads files. The workers also write these files when nobody reads them. So
+the follower does not slow the load.
 """
 
 import time
@@ -45,7 +45,7 @@ class RunProgress:
     outcomes: Mapping[str, int]
     # the state and error count of each instance with trouble, by index
     troubles: Mapping[int, tuple[str, int]]
-    # the largest share of a core that a worker has used since its users ran
+    # the share of a core that the busiest worker has used since its users ran
     cpu_ratio: float | None
     # the p99 of the delay with which the workers' schedulers ran, since they began
     lag_p99_s: float | None
@@ -90,7 +90,7 @@ class Follower:
         return start, start + round(self.scenario.duration_ms * NS_PER_MS)
 
     def until(self, stop_ns: int) -> Window | None:
-        """Return the measured window of a run that another program ended at `stop_ns`.
+        """Return the measured window of a run. Another program ended this run at `stop_ns`.
 
         Return None if the window had not begun.
         """
@@ -102,8 +102,8 @@ class Follower:
     def window_before(self, ended_ns: int) -> Window | None:
         """Return the part of the planned window that had passed at `ended_ns`.
 
-        With workers on other hosts, this is the window that the leader sent to them. Return None if
-        the window had not begun.
+        If workers run on other hosts, the planned window is the one that the leader sent to them.
+        Return None if the window had not begun.
         """
         if (led := read_led(self.workdir)) is not None:
             return Window(*led.window_ns)
@@ -112,7 +112,8 @@ class Follower:
         return Window(self.window_ns[0], min(self.window_ns[1], ended_ns))
 
     def find_window(self) -> tuple[int, int] | None:
-        """Return the measured window if it is known by now. Any thread may call this method."""
+        """Return the measured window, or None if it is not known yet. Any thread may call this
+        method."""
         if (
             self.spawned_ns is None
             and len(notes := workers.read_workers(self.workdir)) >= self.scenario.processes
@@ -185,7 +186,7 @@ def _told_per_s(notes: Sequence[workers.WorkerNote]) -> float:
 
 
 def _busiest(notes: Sequence[workers.WorkerNote]) -> float | None:
-    # In a worker's first second its CPU share would be too inaccurate.
+    # During the first second of a worker, its CPU share would be too inaccurate.
     measured = [note for note in notes if note.told_ns - note.spawned_ns >= NS_PER_S]
     return workers.cpu_ratio([structs.replace(note, stopped_ns=note.told_ns) for note in measured])
 

@@ -1,8 +1,10 @@
-"""Signals to end: *SIGINT, SIGTERM or SIGHUP → KeyboardInterrupt now, or a count to check later*.
+"""Signals that ask the process to end: *SIGINT, SIGTERM or SIGHUP → KeyboardInterrupt now, or a
+count to check later*.
 
-Rules: no signal is lost. Python drops an exception that comes during a finaliser (`__del__`), so
-such a signal is raised again. If an inner block has only counted signals, the block around it
-receives a signal at the end. Source: signal(7); sys.unraisablehook.
+Rules: no signal is lost. If an exception comes during a finaliser (`__del__`), Python drops the
+exception. So a signal that came during a finaliser is raised again. If an inner block has only
+counted signals, the outer block receives a signal when the inner block ends. Source: signal(7);
+sys.unraisablehook.
 """
 
 from __future__ import annotations
@@ -27,8 +29,8 @@ AGAIN_S = 0.01
 class Interrupts:
     """A `with` block that counts the signals to end. Outside the main thread it gets no signals.
 
-    While `raising` is true, each signal raises KeyboardInterrupt. Otherwise only the signals after
-    the first `patience` signals do.
+    While `raising` is true, each signal raises KeyboardInterrupt. Otherwise the first `patience`
+    signals are only counted, and each later signal raises KeyboardInterrupt.
     """
 
     def __init__(self) -> None:
@@ -41,7 +43,8 @@ class Interrupts:
         self._hook = sys.unraisablehook
 
     def __enter__(self) -> Self:
-        """Handle the signals. A SIGHUP that the process ignores (nohup) stays ignored."""
+        """Handle the signals from now on. If the process ignores SIGHUP (nohup), SIGHUP stays
+        ignored."""
         if threading.current_thread() is threading.main_thread():
             for number in _SIGNALS:
                 if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:

@@ -1,5 +1,5 @@
-"""The journal of a long experiment: *plan, finished pieces → a file from which an interrupted
-experiment continues*.
+"""The journal of a long experiment: *a plan and finished pieces → a file, so that an interrupted
+experiment can continue*.
 
 Rules
 - The first line holds the plan as JSON. Each further line holds one finished piece.
@@ -27,15 +27,16 @@ from bench.measure.section import builtins_of, decoded
 
 JOURNAL_NAME = "progress.jsonl"
 CURE = "free disk space, or name another --out"
-# The most characters of a difference in a message. A longer difference is shown by its name only.
+# A message shows a difference with at most this many characters. If a difference is longer, the
+# message shows only its name.
 MOST_TOLD = 100
 Piece = TypeVar("Piece")
 # A plan in the form of JSON values.
 Plan = dict[str, object]
 
 
-# The file is opened to append, and it is truncated only once this process has the lock. Mode "w"
-# would look simpler, but it empties the file at once. A second lockbench would then destroy the
+# The file is opened in append mode. It is truncated only when this process has the lock. Mode "w"
+# would look simpler, but it empties the file immediately. A second lockbench would then destroy the
 # journal of the first one before it is refused. The lock belongs to the open file, so it is held
 # until the file is closed.
 @contextmanager
@@ -47,14 +48,15 @@ def open_journal(
 ) -> Iterator[Journal[Piece]]:
     """Open a new journal in `folder`, or continue the journal there.
 
-    A journal without pieces is removed at the end. `plan` consists of JSON values. `check` raises
-    an error for a piece that cannot be used. Raises EnvironmentNotReadyError and UsageError.
+    If a journal has no pieces at the end, it is removed. `plan` consists of JSON values. `check`:
+    this function raises an error if a piece cannot be used. Raises EnvironmentNotReadyError and
+    UsageError.
     """
     path = folder / JOURNAL_NAME
     go_on = is_unfinished(folder)
     with writing(path, CURE):
         folder.mkdir(parents=True, exist_ok=True)
-        # The file has no buffer. After an error a buffer would be written again at the close.
+        # The file has no buffer. After an error, closing the file would write a buffer again.
         file = FileIO(path, "a")
     with file:
         _own(file, folder)
@@ -76,7 +78,8 @@ def open_journal(
 
 @dataclass(slots=True)
 class Journal(Generic[Piece]):
-    """An open journal. `pieces`: the pieces from before, then the pieces that were added now."""
+    """An open journal. `pieces`: first the pieces of earlier processes, then the pieces of this
+    process."""
 
     path: Path
     file: FileIO
@@ -129,12 +132,14 @@ def _require_same(begun: Plan, plan: Plan, folder: Path) -> None:
 
 
 def is_unfinished(folder: Path) -> bool:
-    """Return whether `folder` holds an interrupted experiment: a journal and no result."""
+    """Return whether `folder` holds an interrupted experiment. It does if it has a journal and no
+    result."""
     return (folder / JOURNAL_NAME).is_file() and not (folder / RESULT_NAME).exists()
 
 
 def read_journal(folder: Path) -> tuple[Plan, Sequence[bytes], int]:
-    """Return the plan, the lines of whole pieces, and the number of bytes up to their end.
+    """Return the plan, the lines of complete pieces, and how many bytes the file has up to the end
+    of these lines.
 
     Raises UsageError if the file is not a journal.
     """

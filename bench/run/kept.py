@@ -1,10 +1,10 @@
-"""The record of a run, kept beside its result: *a run's folder and its context → a folder
-`history`, and back*.
+"""The record of a run, which is kept beside its result: *the folder and the context of a run → a
+folder `history`, and back*.
 
 Rules
 - Every file of the record is copied. A manifest holds the length and the CRC-32 of each file, so
-  every flipped bit is noticed. If a file has changed, it is not read, and no figure counts. Safety
-  is then UNKNOWN unless the other files show a violation.
+  every flipped bit is noticed. If a file has changed, it is not read, and no figure counts. In this
+  case, safety is UNKNOWN unless the other files show a violation.
 - `context.json` holds the facts that the record lacks: the scenario without secrets, the window,
   workers that ended early, faults, and the servers' count of commands. The judge of a kept record
   needs no other file. It does not read the result.
@@ -32,7 +32,8 @@ CURE = "free disk space, name another --out, or leave out --keep-history"
 
 
 class Manifest(Section, frozen=True, kw_only=True):
-    """The list of the kept files. `files`: the size in bytes and the CRC-32 of each, by name."""
+    """The list of the kept files. `files`: the size in bytes and the CRC-32 of each file, by its
+    name."""
 
     form: int = 1
     record_bytes: int = RECORD_BYTES
@@ -105,7 +106,8 @@ def judge_kept(result: Path) -> JudgedRecord:
 
 
 def torn_files(folder: Path, files: Mapping[str, tuple[int, int]]) -> dict[str, str]:
-    """Return the files that have changed since they were kept, each with a text on its change."""
+    """Return the files that have changed since they were kept. Each file has a text about its
+    change."""
     torn = {}
     for name, (size, total) in files.items():
         path = folder / name

@@ -3,9 +3,9 @@
 Rules
 - While Locust runs, the run only counts signals. So it always stops the load, judges and writes the
   measurements, counts and unlinks leaked keys, and removes its own files.
-- Without a request for telemetry the run imports no telemetry module and asks no collector.
-- A fault of the collector before the load starts stops the run. A later fault becomes a warning in
-  the result.
+- If nobody requests telemetry, the run imports no telemetry module and asks no collector.
+- If the collector has a fault before the load starts, the run stops. If the collector has a fault
+  later, the result has a warning.
 """
 
 import os
@@ -56,10 +56,10 @@ class Order:
 
     `command`: the command line as the user typed it, without secrets. `folder`: the folder for the
     result, which can be created (None: the run only returns the result). `ring`: the processes that
-    share time slices with this run. `name`: the user's name for the run. `bind`: the address at
-    which the run waits for workers on other hosts, one for each process of the scenario. `more`:
-    these workers will serve another run afterwards. `keep_history`: keep the record beside the
-    result.
+    share time slices with this run. `name`: the user's name for the run. `bind`: at this address,
+    the run waits for workers on other hosts. It waits for one worker per process of the scenario.
+    `more`: these workers will serve another run afterwards. `keep_history`: keep the record beside
+    the result.
     """
 
     scenario: Scenario
@@ -77,7 +77,7 @@ class Order:
 
 
 def run_scenario(order: Order, interrupts: Interrupts, show: Show) -> Done[RunResult]:
-    """Run `order`, show its progress, write its result if possible, and return the result.
+    """Run `order` and show the progress. Write the result if possible, and return it.
 
     The `with` block of `interrupts` must be active. Raises BenchError if the run cannot begin.
     Raises KeyboardInterrupt if a signal ends the run before it has measured anything.
@@ -100,7 +100,7 @@ def run_scenario(order: Order, interrupts: Interrupts, show: Show) -> Done[RunRe
         if interrupts.count:
             raise KeyboardInterrupt from None
         raise
-    # A Ctrl-C while the result was being stored counts, too.
+    # If Ctrl-C came while the result was being stored, this counts, too.
     return replace(finished, exit_code=EXIT_INTERRUPTED) if interrupts.count else finished
 
 
@@ -113,10 +113,11 @@ def run_on(
     environ: Mapping[str, str] = os.environ,
     series: LocustSeries | None = None,
 ) -> Done[RunResult]:
-    """Run `order` on servers that were opened for its faults. There may be several such runs.
+    """Run `order` on open servers, which must be prepared for its faults. Several runs may use the
+    same servers.
 
-    Without `show` the run judges everything at its end. `series`: the Locust that the run shares
-    with other runs (None: a Locust of its own). Raises the same errors as `run_scenario`.
+    Without `show`, the run judges everything at its end. `series`: the Locust that the run shares
+    with other runs (None: the run has its own Locust). Raises the same errors as `run_scenario`.
     """
     if order.bind:
         require_free(*order.bind)
@@ -171,7 +172,7 @@ def _ended(
 ) -> Done[RunResult]:
     """Complete the result with its name, warnings and exit code, and store it in the order's
     folder."""
-    # An interrupt during the judgement counts, too.
+    # If Ctrl-C came during the judgement, this counts, too.
     code = exit_code(result.verdict, interrupted=interrupts.count > 0)
     result = structs.replace(
         result,
@@ -206,8 +207,8 @@ def _plan(order: Order, servers: Servers, workdir: Path) -> Plan:
 def _kept(done: Done[RunResult], evidence: RunEvidence) -> Done[RunResult]:
     """Copy the record into the folder of a stored result.
 
-    If that fails, the exit code and the message are those of the error. An interrupted run keeps
-    exit code 130.
+    If the copy fails, the result gets the exit code and the message of the error. But an
+    interrupted run keeps exit code 130.
     """
     if done.path is None:
         return done
@@ -265,8 +266,8 @@ def telemetry_of(
 
 
 def _syncs(fleet: Fleet | None, index: int) -> Mapping[str, int]:
-    """Return the number of syncs of instance `index`, as a field for INFO.
+    """Return how many syncs instance `index` has made, as a field for INFO.
 
-    INFO itself has no such field. Without a shim the number is missing.
+    INFO itself does not have this field. Without a shim, the field is missing.
     """
     return {FSYNCS: fleet.controls[index].syncs} if fleet and fleet.controls else {}

@@ -1,8 +1,8 @@
 """The instances of one run: *scenario → URLs that answer, facts about the instances, and their
 counts*.
 
-Rules: a started fleet ends with the context. Targets of the user are only examined. If a target is
-unfit, it is refused before any load.
+Rules: a fleet that this module starts ends with the context. Targets of the user are only examined.
+If a target is unfit, lockbench refuses it before any load starts.
 """
 
 import contextlib
@@ -33,7 +33,8 @@ from bench.topology.probe import (
 from bench.topology.server import find_server
 
 _DURABLE = ("everysec", "always")
-# A disk with a faster fdatasync (s) is unlike a cloud volume, which syncs in 0.5 to 10 ms.
+# If the fdatasync of a disk takes less time (s) than this, the disk is unlike a cloud volume, which
+# syncs in 0.5 to 10 ms.
 VIRTUAL_DISK_S = 0.0005
 
 
@@ -69,13 +70,13 @@ class Servers:
     def key_counts(self) -> tuple[int | None, ...]:
         """Return how many keys each server has now.
 
-        The number is None if it is unknown. It is also None if the server is not ours, because it
-        may hold other keys.
+        If the number is unknown, it is None. If the server is not ours, the number is also None,
+        because this server may hold other keys.
         """
         return key_counts(self.urls) if self.fleet else (None,) * len(self.urls)
 
     def other_keys(self, before: Sequence[int | None]) -> tuple[int | None, ...]:
-        """Return how many more keys each of our own servers has than `before`.
+        """Return how many more keys each of our own servers has now, compared with `before`.
 
         Call this once the keys of the run are unlinked.
         """
@@ -85,7 +86,7 @@ class Servers:
         )
 
     def losses(self) -> list[str]:
-        """Return one sentence for each of our servers that ended although no fault ended it.
+        """Return one sentence for each of our servers that ended without a fault that ends servers.
 
         Call this once every fault is undone.
         """
@@ -100,11 +101,13 @@ class Servers:
         ]
 
     def warnings(self) -> list[str]:
-        """Return the warnings about the servers. They concern every number of this run."""
+        """Return the warnings about the servers. Each warning applies to every number of this
+        run."""
         sentences = [
             f"{fact.address}: {warning}" for fact in self.facts for warning in fact.warnings
         ]
-        # lockbench and the scenario's faults configure our own servers: their hazards are left out.
+        # lockbench and the faults of the scenario configure our own servers, so the hazards of
+        # these servers are left out.
         if self.fleet is None:
             sentences += [
                 f"{fact.address}: {hazard}" for fact in self.facts for hazard in fact.hazards
@@ -171,7 +174,7 @@ def open_servers(
 def ask(
     urls: Sequence[str], *, allow_missing: bool, replicated: bool = False, channels: bool = False
 ) -> tuple[InstanceFacts, ...]:
-    """Examine the instances, and return the facts about them.
+    """Examine the instances and return facts about the instances.
 
     Raises EnvironmentNotReadyError if they are unfit for a load, and UsageError for a wrong URL.
     """
@@ -191,7 +194,8 @@ def ask(
 def counted(
     urls: Sequence[str], before: Sequence[InfoSnapshot]
 ) -> tuple[list[InfoDelta], float | None]:
-    """Return the counts of each instance since `before`, and the CPU seconds of all instances.
+    """Return the counts of each instance since `before`, and the CPU seconds that all instances
+    used together.
 
     The CPU seconds are None unless they are known for every instance.
     """

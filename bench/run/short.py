@@ -1,16 +1,16 @@
-"""One of several short runs: *a scenario, running servers → its result, or the reason why it cannot
-be used*.
+"""One of several short runs: *a scenario, running servers → the result of the run, or the reason
+why the run cannot be used*.
 
-capacity, compare and gate answer with short runs. This module starts each run and decides whether
-its result can be used.
+The commands capacity, compare and gate make many short runs. This module starts each run and
+decides whether its result can be used.
 
 - An incomplete run is not a measurement. If Ctrl-C cut the run, KeyboardInterrupt is raised.
-- A run is torn if its load ended early because another side of its round ended it.
+- A run is torn if its load ended early because another side of the same round ended this load.
 - A run is broken if it is INVALID for a reason other than its generator.
-- A run is disturbed if its generator was INVALID, or late in an open loop. Another run may
-  succeed.
-- A stored run counts if its verdict word is SAFE. If no run was tested, NOT TESTED counts, too.
-  VIOLATED is certain, so it counts as well, and it decides the question.
+- A run is disturbed if its generator was INVALID, or if its generator was late in an open loop. In
+  this case, another run may succeed.
+- A stored run counts if its verdict word is SAFE. If no run was tested, a run with NOT TESTED
+  counts, too. VIOLATED also counts, because it is certain, and it decides the question.
 """
 
 import os
@@ -32,7 +32,7 @@ MOST_NAMED = 3
 
 
 class TornError(BenchError):
-    """The error that the load of a run ended early."""
+    """This error means that the load of a run ended early."""
 
 
 def run_short(
@@ -46,7 +46,7 @@ def run_short(
 ) -> RunResult:
     """Run `order` on running servers, as one of several runs.
 
-    `look`: the function that gets the progress of the run once a second. `series`, `environ`: as in
+    `look`: this function gets the progress of the run once a second. `series`, `environ`: as in
     `run_on`.
 
     Raises KeyboardInterrupt, TornError, and the errors of `run_on`.
@@ -66,7 +66,7 @@ def run_short(
 
 
 def require_whole(result: RunResult) -> None:
-    """Raise InconclusiveError if a run is broken, because another run would break, too."""
+    """If a run is broken, raise InconclusiveError, because another run would also break."""
     if result.verdict.status == "invalid" and result.generator.verdict == "VALID":
         raise InconclusiveError(f"a probe ended early: {result.verdict.reasons[0]}")
 
@@ -74,7 +74,7 @@ def require_whole(result: RunResult) -> None:
 def is_disturbed(result: RunResult) -> bool:
     """Return whether the load of a run differed from the ordered load.
 
-    In that case another run is worth its time.
+    If it differed, it is worth making another run.
     """
     is_late = result.rate.offered_per_s is not None and result.generator.verdict in IN_DOUBT
     return result.verdict.status == "invalid" or is_late
@@ -86,7 +86,7 @@ def require_earned(
     """Raise UsageError if a run's own verdict word says that its figures cannot be used.
 
     If only one side was tested, the other side may be fast because it sends no commands. So NOT
-    TESTED is accepted only if no run was tested, as in a load without contention.
+    TESTED is accepted only if no run was tested. This happens in a load without contention.
     """
     runs = [
         (label, result) for results, label in zip(series, labels, strict=True) for result in results

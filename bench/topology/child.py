@@ -1,5 +1,5 @@
-"""A child process that obeys orders: *a module, orders and answers as lines of JSON → the end of
-the process, with its reason*.
+"""A child process that carries out orders: *a module, orders and answers as lines of JSON → the end
+of the process, and why it ended*.
 
     with Child("the load process", "bench.….load_process") as child:      here
         child.tell(order)
@@ -7,11 +7,11 @@ the process, with its reason*.
     for order in orders(Order):                                           there
         say(answer_to(order))
 
-Rules: orders come by pipe, never on a command line, because they may hold passwords. The process
-has its own session, so Ctrl-C does not reach it. The process ends when its stdin ends, and
-`die_with_parent` ends it even while it is busy. The kernel's death signal depends on the *thread*
-that started the process, and a fork clears the signal. So each process requests the signal for
-itself.
+Rules: orders are sent through a pipe and never on a command line, because orders may hold
+passwords. The process has its own session, so Ctrl-C does not reach the process. The process ends
+when its stdin ends. `die_with_parent` ends the process even while it is busy. The kernel sends the
+death signal when the *thread* that started the process ends. A fork clears the request for this
+signal. So each process requests the signal for itself.
 
 Source: pipe(7); prctl(2), PR_SET_PDEATHSIG.
 """
@@ -44,7 +44,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def is_alive(pid: int) -> bool:
-    """Return whether process `pid` runs (or sleeps, or is stopped)."""
+    """Return True if process `pid` exists and has not ended. It may also sleep or be stopped."""
     try:
         return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
@@ -57,7 +57,7 @@ class Child:
     The object is a context manager. When its block ends, the process is gone.
     """
 
-    # The advice to the user when the process gives no answer in time.
+    # The user gets this advice if the process does not answer in time.
     IF_LATE = "ask for less"
 
     def __init__(
@@ -117,12 +117,12 @@ class Child:
 
     # `select` sees the bytes in the pipe, but no bytes in a Python buffer. So the pipe is opened
     # without a buffer, and `_heard` keeps the bytes that were read beyond a line. With a buffered
-    # `readline`, a second answer could already be in the buffer while `select` waits for the answer
-    # in vain.
+    # `readline`, a second answer could already be in the buffer, and `select` would wait for this
+    # answer in vain.
     def read_line(self, patience_s: float | None = None) -> str:
         """Return the next line that the process writes.
 
-        Wait up to `patience_s` for the line (None: without end).
+        Wait at most `patience_s` for the line. None: wait without a limit.
 
         Raises EnvironmentNotReadyError.
         """
@@ -140,8 +140,8 @@ class Child:
         return line.decode(errors="replace")
 
     def has_written(self, patience_s: float | None) -> bool:
-        """Return whether the process writes something or ends within `patience_s` (None: without
-        end)."""
+        """Return True if the process writes something or ends within `patience_s`. None: wait
+        without a limit."""
         return bool(select.select([self._stdout], [], [], patience_s)[0])
 
     def tell(self, message: object) -> None:
@@ -160,20 +160,20 @@ class Child:
             raise self.failure() from None
 
     # The child's stderr is a file. A full pipe that nobody reads would stop the child. Parent and
-    # child share one position in that file. `pread` does not move the position. After a `seek` and
-    # a `read`, the child would write at the place where the parent stopped reading.
+    # child share one position in that file. `pread` does not move the position. If the parent used
+    # `seek` and `read` instead, the child would continue to write where the parent stopped reading.
     def last_words(self) -> list[str]:
         """Return the lines that the process wrote on stderr so far."""
         output = os.pread(self._errors.fileno(), os.fstat(self._errors.fileno()).st_size, 0)
         return output.decode(errors="replace").strip().splitlines()
 
     def failure(self) -> EnvironmentNotReadyError:
-        """Wait a moment for the end of the process. Return the error that says why it ended."""
+        """Wait a moment until the process has ended. Return an error that says why it ended."""
         with suppress(subprocess.TimeoutExpired):
             self.process.wait(END_S)
         code = self.process.returncode
         lines = self.last_words()
-        # Some programs print their version last, and their error some lines before the version.
+        # Some programs print their version in the last line, and the error some lines before.
         named = [line for line in lines if "Error" in line] or lines
         how = f"signal {-code}" if code and code < 0 else f"exit code {code}"
         return EnvironmentNotReadyError(
@@ -181,12 +181,13 @@ class Child:
         )
 
     def leave(self) -> None:
-        """Close the stdin of the process, as the end of this process would do."""
+        """Close the stdin of the process. The same happens when our own process ends."""
         with suppress(OSError):
             self._stdin.close()
 
     def finish(self, patience_s: float = END_S) -> None:
-        """Close the stdin of the process and wait for its end. Kill it if it does not end in time.
+        """Close the stdin of the process and wait until the process ends. Kill the process if it
+        does not end in time.
 
         More than one call is fine.
         """
@@ -218,10 +219,11 @@ def _line(message: object) -> str:
     return msgspec.json.encode(message, enc_hook=str).decode() + "\n"
 
 
-# The kernel's signal comes only if the parent dies after `prctl`. The kernel does not report an
-# earlier death. So this process compares the pid of its parent afterwards, and ends itself if the
-# parent is another process. The expected pid comes from the parent, in an environment variable.
-# `getppid` at this point would return the process that adopted an orphan, which would look right.
+# The kernel sends the signal only if the parent dies after `prctl`. If the parent has died earlier,
+# no signal comes. So after `prctl`, this process reads the pid of its parent. It ends itself if
+# this pid is not the expected pid. The expected pid comes from the parent, in an environment
+# variable. The expected pid cannot come from `getppid` in this process. If this process were
+# already an orphan, `getppid` would return the process that adopted it.
 def die_with_parent(parent_pid: int | None = None) -> None:
     """Make this process end when its parent ends. If the parent has ended already, end at once.
 
@@ -234,7 +236,8 @@ def die_with_parent(parent_pid: int | None = None) -> None:
 
 
 def orders(kind: type[Message]) -> Iterator[Message]:
-    """Yield the messages on stdin until its end. This process ends with its parent from now on."""
+    """Yield the messages on stdin until stdin ends. From now on, this process ends when its parent
+    ends."""
     die_with_parent()
     for line in sys.stdin:
         # The third argument turns a string into a Path.
@@ -242,6 +245,6 @@ def orders(kind: type[Message]) -> Iterator[Message]:
 
 
 def say(message: object) -> None:
-    """Answer the parent."""
+    """Send an answer to the parent."""
     sys.stdout.write(_line(message))
     sys.stdout.flush()

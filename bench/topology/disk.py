@@ -1,4 +1,5 @@
-"""A folder's disk: *a folder → how long an fdatasync takes there*. Source: fdatasync(2)."""
+"""The disk under a folder: *a folder → how long an fdatasync takes on its disk*. Source:
+fdatasync(2)."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """The check of a machine for lockbench: *this machine → facts, each with advice*.
 
-Rules: the doctor tries a feature instead of guessing. A failure is a fact, so no check raises it.
-"missing" stops every run. "limited" stops only the features that the advice names. Source:
-cgroups(7).
+Rules: the doctor tries each feature instead of guessing. If a feature fails, this is a fact about
+the machine, so no check raises an exception for it. "missing" stops every run. "limited" stops only
+the features that the advice names. Source: cgroups(7).
 """
 
 import tempfile
@@ -33,7 +33,7 @@ FAR_S = 10e-3
 
 
 class Status(StrEnum):
-    """The effect of a fact on runs: none, some features are missing, or no run is possible."""
+    """How a fact affects runs: not at all, some features are missing, or no run is possible."""
 
     OK = "ok"
     LIMITED = "limited"
@@ -164,8 +164,8 @@ def examine_target(url: str, servers: dict[str, str] | None = None) -> tuple[Fac
     """Return facts about the instance at `url`, or the reason why it cannot vote.
 
 
-    This takes 2 s at most. `servers`: the addresses of the servers examined before, by run id. The
-    function adds this server. Raises UsageError.
+    This takes 2 s at most. `servers`: the addresses of all servers that were examined before, by
+    run id. The function adds this server to `servers`. Raises UsageError.
     """
     try:
         target = target_of(url, 2.0, KEY_PREFIX)
@@ -181,8 +181,8 @@ def examine_target(url: str, servers: dict[str, str] | None = None) -> tuple[Fac
         return (Fact(target.address, "cannot take part", Status.MISSING, denied), *ignored)
     hello = connected.hello
     dialect = connected.dialect
-    # Processes of two machines may have the same number. So equal process numbers do not prove that
-    # two addresses lead to the same server.
+    # Two processes on two machines may have the same number. So equal process numbers do not prove
+    # that two addresses lead to the same server.
     addresses = {} if servers is None or hello.identity is IdentityKind.PROCESS else servers
     if hello.run_id in addresses:
         twin = f"the same server as {addresses[hello.run_id]}, but each server may vote only once"
@@ -209,7 +209,7 @@ def _channels(url: str) -> Iterator[Fact]:
 
 
 def _configuration(url: str) -> Iterator[Fact]:
-    """Yield the effects of the instance's settings, reply time and persistence on locks.
+    """Yield how the settings, the reply time and the persistence of the instance affect locks.
 
     Settings that the instance does not report are left out.
     """
@@ -231,7 +231,8 @@ def _configuration(url: str) -> Iterator[Fact]:
 
 
 def why_not_here(server: ServerBinary) -> dict[str, BenchError | None]:
-    """Return, for every kind of fault, the reason why it is impossible with `server` here.
+    """Return, for every kind of fault, the reason why this fault is impossible with `server` on
+    this machine.
 
     The reason is None if the fault is possible.
 

@@ -3,9 +3,9 @@ their URLs*.
 
 Rules: each instance has its own folder inside one private temporary folder. It listens on loopback
 only and keeps its port for the fleet's life. An instance is ready when it answers PING (NOAUTH is
-an answer, LOADING is not). The guard process owns the servers and the folder. So the servers and
-the folder end with this process, however it ends. `close` kills the servers, because no data needs
-to be saved.
+an answer, LOADING is not). The guard process owns the servers and the folder. So when this process
+ends in any way, the servers end and the folder is removed. `close` kills the servers, because no
+data needs to be saved.
 
 Source: redis.conf of Redis 7.0 and Valkey 9.1; Linux inet_csk_bind_conflict
 (net/ipv4/inet_connection_sock.c).
@@ -44,12 +44,14 @@ LD_PRELOAD shim)."""
 
 LOG_FILE = "server.log"
 _LOG_LINES = 8
-# The longest time (s) until all servers answer, and until a later signal takes effect.
+# All servers must answer within this time (s). A later signal must take effect within the same
+# time.
 TIMEOUT_S = 10.0
 _POLL_S = 0.002
 _ASK_S = 2.0
 SETTLE_S = 5.0
-# A server keeps 32 descriptors for itself. With fewer than 160 it could hardly serve anybody.
+# A server keeps 32 descriptors for itself. With fewer than 160 descriptors, it could serve hardly
+# any client.
 _SERVER_DESCRIPTORS = 160
 
 
@@ -57,7 +59,7 @@ _SERVER_DESCRIPTORS = 160
 class Instance:
     """The present state of one server of the fleet.
 
-    `pid`: the process that runs, or the last process that ran.
+    `pid`: the running process, or the last process if none runs.
     """
 
     index: int
@@ -85,8 +87,8 @@ def start_fleet(
     `fsync`: "none" (no append-only file), "no", "everysec" or "always". `config`: further server
     arguments, such as `("--maxmemory", "10mb")`.
 
-    Raises EnvironmentNotReadyError if a server does not start, or if this machine has no room. The
-    error shows the last log lines of a server that did not start.
+    Raises EnvironmentNotReadyError if a server does not start, or if this machine lacks room. If a
+    server does not start, the error shows its last log lines.
     """
     require_descriptors(instances)
     server = server or find_server()
@@ -101,11 +103,13 @@ def start_fleet(
 
 
 class Fleet:
-    """Running servers that `start_fleet` has started. As a context manager it closes at its end.
+    """The running servers that `start_fleet` has started. The object is also a context manager,
+    which closes the fleet at its end.
 
     `folder`: the folder with the files of all instances. `close` removes the folder. `controls`:
-    the shim of each instance. `missing`: the preparations for faults that are impossible here, each
-    with the reason. `locks`: a lock for each instance, held while the instance starts or ends.
+    the shim of each instance. `missing`: the preparations for faults that are impossible on this
+    machine, each with the reason. `locks`: a lock for each instance. The lock is held while the
+    instance starts or ends.
     """
 
     def __init__(
@@ -156,7 +160,7 @@ class Fleet:
     def load_urls(self) -> tuple[str, ...]:
         """The URLs to which a load connects.
 
-        They lead to the proxies if there are proxies, and otherwise to the instances.
+        If there are proxies, the URLs lead to the proxies. Otherwise they lead to the instances.
         """
         return (
             tuple(f"redis://{HOST}:{port}" for port in self.proxies.ports)
@@ -178,7 +182,8 @@ class Fleet:
         return self.controls[index]
 
     def exit_codes(self) -> tuple[int | None, ...]:
-        """Return the exit code of each instance, or minus the signal that killed it.
+        """Return the exit code of each instance. If a signal killed the instance, return minus the
+        number of the signal.
 
         None means that the instance lives. A stopped instance lives, too.
         """
@@ -206,7 +211,8 @@ class Fleet:
         )
 
     def cont(self, index: int) -> None:
-        """Let a frozen instance continue (SIGCONT). Commands sent during the stop run late."""
+        """Let a frozen instance continue (SIGCONT). Commands that arrived during the stop run
+        late."""
         self._guard.signal(index, signal.SIGCONT)
 
     def restart(self, *indices: int) -> None:
@@ -231,7 +237,7 @@ class Fleet:
     def close(self) -> None:
         """Kill every server and remove the folder.
 
-        More than one call is fine, and so is a call after Ctrl-C.
+        More than one call is fine. A call after Ctrl-C is fine, too.
         """
         if self.proxies:
             self.proxies.close()
@@ -284,7 +290,7 @@ class Fleet:
     def until(self, index: int, reached: Callable[[Info], bool], what: str) -> None:
         """Wait until `reached` returns true for the INFO of instance `index`, 5 s at most.
 
-        After that time it raises EnvironmentNotReadyError, which says that the instance did not
+        After 5 s, it raises EnvironmentNotReadyError. The message says that the instance did not
         `what`.
         """
         wait_until(lambda: reached(self.info(index)), SETTLE_S, f"instance {index} did not {what}")
@@ -330,7 +336,8 @@ class Fleet:
                 raise self._did_not_start(
                     min(waiting), f"did not answer PING within {TIMEOUT_S:g} s"
                 )
-            # A server sends no signal when it begins to listen. So it is polled.
+            # A server sends no signal when it begins to listen. So this code asks it again and
+            # again.
             time.sleep(_POLL_S)
 
     def _until(self, index: int, reached: Callable[[ServerState], bool], what: str) -> None:
@@ -367,7 +374,8 @@ def wait_until(reached: Callable[[], bool], timeout_s: float, complaint: str) ->
 
 
 def require_descriptors(instances: int, clients: int = 0) -> None:
-    """Raise this process's limit on descriptors so that it suffices for `instances` servers.
+    """Raise this process's limit on descriptors so that the limit is enough for `instances`
+    servers.
 
     Each server has `clients` connections.
 
@@ -398,7 +406,8 @@ def _answers(port: int) -> bool:
 
 
 class KeptPort:
-    """One loopback port, reserved until `release()` by a socket that is bound and never listens.
+    """One reserved loopback port. Until `release()`, a socket is bound to the port but never
+    listens.
 
     This socket and the server both set SO_REUSEADDR. So a server can listen on the port, even after
     a restart. The kernel gives the port to no other program.

@@ -5,10 +5,11 @@ Run as `python -I -S guard_process.py PARENT_PID TEMP_ROOT PREFIX`. Requests and
 of JSON.
 
 Rules: the guard ends everything when its stdin ends, when the parent is dead, and on SIGTERM. A
-pidfd reports the parent's death, even while a forked child of the parent still holds the pipe. The
-guard has one thread, because the servers' death signal is tied to a thread. No request waits for a
-server. The parent asks again instead. docs/topology/guard.md gives the reasons. Source: prctl(2),
-pidfd_open(2), pipe(7).
+pidfd reports the death of the parent, even while a forked child of the parent still holds the pipe.
+The guard has only one thread, because the servers get their death signal when the thread that
+started them ends. The guard answers each request without waiting for a server. If necessary, the
+parent asks again. docs/topology/guard.md gives the reasons. Source: prctl(2), pidfd_open(2),
+pipe(7).
 """
 
 import contextlib
@@ -28,7 +29,7 @@ from typing import Any
 
 _PR_SET_PDEATHSIG = 1
 _REMOVE_S = 5.0
-# This is the name in child.py, which this script cannot import.
+# child.py has the same name, but this script cannot import child.py.
 _PARENT_VARIABLE = "LOCKBENCH_PARENT"
 _LOOKS = 20
 
@@ -41,7 +42,7 @@ Adopted = dict[int, int]
 def main(parent_pid: int, temp_root: str, prefix: str) -> None:
     """Serve the parent until the parent closes its end of the pipe or dies.
 
-    Then kill every server and remove the folder `prefix`….
+    After that, kill every server and remove the folder `prefix`….
     """
     _take_no_part_in_the_terminal()
     servers: Servers = {}
@@ -68,9 +69,9 @@ def main(parent_pid: int, temp_root: str, prefix: str) -> None:
 
 # The end of stdin is not enough, because a forked child of the parent may hold the pipe open for
 # ever. So a pidfd reports the parent's death, too. The pidfd is opened first, and `getppid` is
-# compared afterwards. If the parent had died earlier, another process might have its number, and
-# the guard would watch that process. The guard checks for a dead parent before each read. So it
-# carries out no orders that a dead parent left in the pipe.
+# compared afterwards. If the parent had died before, another process might have got its number, and
+# the guard would watch the wrong process. Before each read, the guard checks whether the parent is
+# dead. So the guard carries out no orders that a dead parent left in the pipe.
 def _requests(parent_pid: int) -> Iterator[Message]:
     poller = select.poll()
     poller.register(0, select.POLLIN)
@@ -134,8 +135,8 @@ def _start(request: Message) -> "subprocess.Popen[bytes]":
         )
 
 
-# With `WNOWAIT`, `waitid` leaves a stopped server reportable. Without the flag the first call would
-# consume the report, and the next call would say that the server runs.
+# With the flag `WNOWAIT`, every call of `waitid` reports a stopped server. Without the flag, only
+# the first call would report the stop, and the next call would say that the server runs.
 def _state(process: "subprocess.Popen[bytes]") -> Message:
     exit_code = process.poll()
     stopped = False
@@ -145,16 +146,17 @@ def _state(process: "subprocess.Popen[bytes]") -> Message:
                 os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOHANG | os.WNOWAIT) is not None
             )
         except ChildProcessError:
-            # The process has ended since `poll`. A dead process cannot be stopped.
+            # The process ended after `poll`. A dead process cannot be stopped.
             exit_code = process.poll()
     return {"exit_code": exit_code, "stopped": stopped}
 
 
 # An adopted process may be a user's command that has started other processes. These processes are
 # in the command's process group. The command may have ended already, because its stdin has ended.
-# Then its number may belong to an unrelated process. So the guard kills only the processes of the
-# group that have our parent's pid in their environment. A process may fork between the search and
-# the kill. So the guard repeats the search until no process is left, at most _LOOKS times.
+# In this case, its number may belong to an unrelated process. So the guard kills only the processes
+# of the group that have our parent's pid in their environment. A process may fork between the
+# search and the kill. So the guard repeats the search until no process is left, at most _LOOKS
+# times.
 def _end_groups(groups: frozenset[int], parent_pid: int) -> None:
     mark = f"{_PARENT_VARIABLE}={parent_pid}".encode()
     for _ in range(_LOOKS):
@@ -195,7 +197,7 @@ def _end(servers: Servers, adopted: Adopted, folder: str, parent_pid: int) -> No
             process.wait()
     deadline = time.monotonic() + _REMOVE_S
     while folder and Path(folder).exists() and time.monotonic() < deadline:
-        # A dying child of a server may still write there, so the removal is repeated.
+        # A dying child of a server may still write into the folder, so the removal is repeated.
         shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -203,12 +205,13 @@ def _watch(pid: int) -> int | None:
     try:
         return os.pidfd_open(pid)
     except OSError:
-        # This kernel forbids or does not know pidfd_open. Then only the end of stdin is noticed.
+        # This kernel forbids pidfd_open or does not have it. In this case, the guard notices only
+        # the end of stdin.
         return None
 
 
 def _say(message: Message) -> None:
-    # If the parent is gone, the next poll says so.
+    # If the parent is gone, the next poll reports that.
     with contextlib.suppress(OSError):
         print(json.dumps(message), flush=True)  # noqa: T201 - the parent reads it
 
@@ -220,7 +223,8 @@ def _take_no_part_in_the_terminal() -> None:
         number for number in signal.valid_signals() if signal.getsignal(number) is signal.SIG_IGN
     }
     for number in ignored | {signal.SIGINT, signal.SIGHUP, signal.SIGPIPE}:
-        # Exec resets a handler, but it would keep SIG_IGN. So the servers react as usual.
+        # The guard sets a handler and not SIG_IGN, because exec resets a handler but keeps SIG_IGN.
+        # So the servers react to the signal as usual.
         signal.signal(number, _stay)
 
 

@@ -1,8 +1,8 @@
-"""The effects of an instance's configuration on locks: *INFO and CONFIG GET → hazards, each with
-advice*. Pure.
+"""How the configuration of an instance endangers locks: *INFO and CONFIG GET → hazards, each with
+advice*. All functions are pure.
 
-Rules: an unknown setting is neither a hazard nor an all-clear. The caller reports the settings that
-it could not read. Hazards that make an instance lose locks come first.
+Rules: if a setting is unknown, it counts neither as a hazard nor as safe. The caller reports the
+settings that it could not read. Hazards that make an instance lose locks come first.
 
 Sources: the Redis documentation, "Key eviction", "Replication", "Persistence"; redis.conf of Redis
 7.0 on `timeout`, `min-replicas-to-write` and `protected-mode`.
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 NO_EVICTION: Final = "noeviction"
-# The share of maxmemory above which an instance counts as nearly full.
+# If an instance uses a larger share of maxmemory, it counts as nearly full.
 NEARLY_FULL: Final = 0.8
 SETTINGS: Final = (
     "maxmemory",
@@ -53,7 +53,7 @@ def hazards_of(info: Mapping[str, object], config: Mapping[str, str]) -> tuple[H
 
 
 def persistence_of(info: Mapping[str, object], fsync: str | None) -> str:
-    """Return a sentence about the data that a crash of this instance loses.
+    """Return a sentence about the data that are lost if this instance crashes.
 
     `fsync`: its policy, "none", "no", "everysec" or "always". The sentence is "" if `fsync` is
     None.

@@ -9,14 +9,14 @@ from bench.topology.child import Child
 _UNDO_S = 5.0
 
 
-# Another process undoes the change, because after a `kill -9` no code of ours runs. The command
-# holds the change while its stdin is open. The kernel closes the pipe when this process ends,
-# however it ends. Then the command undoes the change. A `finally` would be enough only for an
-# orderly end. After any other end, an nft rule or a stopped worker would remain.
+# Another process undoes the change, because our code cannot run after a `kill -9`. The command
+# holds the change while its stdin is open. When this process ends in any way, the kernel closes the
+# pipe, and the command undoes the change. A `finally` works only if this process ends in order.
+# After a kill, an nft rule or a stopped worker would remain.
 class Leash:
     """A command that holds a change until it is released, and then undoes the change.
 
-    The object exists only once the change is in force.
+    When the constructor returns, the change is in force.
     """
 
     def __init__(self, command: str | Sequence[str], *, ready: str, say: str = "") -> None:

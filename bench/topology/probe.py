@@ -1,4 +1,5 @@
-"""Questions to running instances: *URLs → facts, counters, leaked keys, reasons for silence*.
+"""Questions to running instances: *URLs → facts, counters, leaked keys, reasons why an instance
+does not answer*.
 
 Rules: all instances get their questions in parallel, and each step has its own time-out. If an ACL
 forbids a command (INFO, CONFIG, COMMAND), the facts from that command are None and a warning says
@@ -61,7 +62,7 @@ Info = Mapping[str, Any]
 Answer = TypeVar("Answer")
 # redis-py raises these errors if a reply does not fit its command.
 _NONSENSE = (ValueError, TypeError, AttributeError, LookupError)
-# These commands have no key, so they do not request a lock.
+# These commands have no key, so they cannot request a lock.
 _NO_KEY = frozenset(
     (
         "acl",
@@ -108,7 +109,7 @@ class InfoSnapshot:
 
 
 def delta(before: InfoSnapshot, after: InfoSnapshot) -> InfoDelta:
-    """Return the counts of one instance between two snapshots of the same address."""
+    """Return how the counters of one instance changed between two snapshots of the same address."""
     elapsed_s = (after.taken_ns - before.taken_ns) / NS_PER_S
     old = before.values
     new = after.values
@@ -149,8 +150,8 @@ def inspect(
 ) -> tuple[InstanceFacts, ...]:
     """Ask every instance for its facts, and return the facts in the order of `urls`.
 
-    `channels`: whether the lock publishes. Raises UsageError. If an instance is unreachable and
-    `allow_missing` is false, it raises EnvironmentNotReadyError. This error names every unreachable
+    `channels`: true if the lock publishes. Raises UsageError. Raises EnvironmentNotReadyError if an
+    instance is unreachable and `allow_missing` is false. This error names every unreachable
     instance with the reason.
     """
 
@@ -218,7 +219,7 @@ def info_snapshot(urls: Sequence[str]) -> tuple[InfoSnapshot, ...]:
 
 
 def leaked_keys(urls: Sequence[str], names: Iterable[str]) -> tuple[int | None, ...]:
-    """Unlink the existing keys among the full key `names`, without scanning.
+    """Unlink all keys with these full `names`. The function does not scan the keys of an instance.
 
     Return how many of these keys existed on each instance (None: unknown).
     """
@@ -232,7 +233,7 @@ def leaked_keys(urls: Sequence[str], names: Iterable[str]) -> tuple[int | None, 
 
 
 def key_counts(urls: Sequence[str]) -> tuple[int | None, ...]:
-    """Return the number of keys of each instance, in all its databases.
+    """Return how many keys each instance has, in all its databases.
 
     The number is None if the instance does not report it.
     """
@@ -252,8 +253,8 @@ def _ask(
 ) -> tuple[Answer, ...]:
     """Return the answer of each instance.
 
-    If an instance does not answer, `silent` turns the reason into its answer. `closer`: whether to
-    search for the reason with further connections.
+    If an instance does not answer, `silent` makes its answer from the reason. `closer`: if true,
+    the function searches for the reason with further connections.
     """
     targets = parse_targets(urls)
 
@@ -271,9 +272,9 @@ def _ask(
 def _reason(target: InstanceTarget, error: Exception, *, closer: bool) -> str:
     """Return the reason why the instance does not answer, and the cure.
 
-    A server may refuse with one line and close the connection. redis-py's pool loses that line and
-    says "Connection not ready". So with `closer` this function repeats the lock's own handshake.
-    After a time-out it calls `look` instead.
+    A server may refuse with one line and close the connection. The pool of redis-py loses this line
+    and only says "Connection not ready". So if `closer` is true, this function repeats the
+    handshake of the lock. After a time-out, it calls `look` instead.
     """
     if not closer:
         return str(failure_of(target, error))
@@ -303,10 +304,11 @@ def denied_names(url: str, *, channels: bool = False) -> str:
 def _require_names(client: redis.Redis, *, channels: bool) -> None:
     """Raise NoPermissionError if this user may not touch the keys of a run.
 
-    `channels`: also raise it if the user may not touch the channels of a run. Nothing is written,
-    because the server first checks the name of the key, and IFEQ then finds no such key. A
-    forbidden command proves nothing about names, and recipes use different commands. So only
-    PUBLISH must be allowed, because a lock that publishes always needs it.
+    `channels`: also raise it if the user may not touch the channels of a run. The check writes
+    nothing. The server first checks the name of the key, and then IFEQ finds no key with this name.
+    If a command is forbidden, this proves nothing about names, and recipes use different commands.
+    So of all commands, only PUBLISH must be allowed, because a lock that publishes always needs
+    PUBLISH.
     """
     prefix = f"{KEY_PREFIX}{token_hex(8)}:"
     questions = [("GET", f"{prefix}probe"), ("SET", f"{prefix}probe", "x", "IFEQ", "x", "PX", "1")]
@@ -324,7 +326,7 @@ def _require_names(client: redis.Redis, *, channels: bool) -> None:
 
 
 def _described(client: redis.Redis, target: InstanceTarget, *, channels: bool) -> InstanceFacts:
-    # An instance that refuses PING has answered, too.
+    # If an instance refuses PING, this is an answer, too.
     with contextlib.suppress(NoPermissionError):
         client.ping()
     warnings: list[str] = []
@@ -332,7 +334,7 @@ def _described(client: redis.Redis, target: InstanceTarget, *, channels: bool) -
     try:
         info = client.info("all")
     except NoPermissionError:
-        # A program that is not a server, such as a proxy, refuses INFO in other ways.
+        # A program other than a server, such as a proxy, may refuse INFO in another way.
         warnings.append("this user may not call INFO, so the figures of INFO are unknown")
     config: dict[str, str] = _allowed(lambda: _configured(client), "CONFIG GET", warnings) or {}
     if info.get("redis_mode") == "sentinel":
@@ -374,7 +376,7 @@ def _described(client: redis.Redis, target: InstanceTarget, *, channels: bool) -
 def _configured(client: redis.Redis) -> dict[str, str]:
     """Return the settings on which a lock depends.
 
-    Each setting is a request of its own, because servers before 7.0 accept one name at a time.
+    Each setting has its own request, because servers before 7.0 accept only one name per request.
     CONFIG GET * would also return passwords.
     """
     configured: dict[str, str] = {}
@@ -385,7 +387,7 @@ def _configured(client: redis.Redis) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class ServerSettings:
-    """The settings of one instance, as far as it reports them.
+    """The settings that one instance reports.
 
     `reply_s`: the median time of a few PINGs (None: no PING was sent).
     """
@@ -436,7 +438,7 @@ def _command(client: redis.Redis, *words: str) -> Any:
 
 
 def commands_between(before: Sequence[InfoSnapshot], after: Sequence[InfoSnapshot]) -> list[int]:
-    """Return how many commands with a key each server ran between two snapshots.
+    """Return how many commands with a key each server executed between two snapshots.
 
     Commands in `_NO_KEY` do not count. A server without these counters counts as 0.
     """
@@ -450,8 +452,9 @@ def _with_a_key(calls: Mapping[str, int]) -> int:
 class InfoWatch:
     """A thread that reads INFO of all instances every two seconds.
 
-    `infos`: the INFO of each instance. The list is empty at first. It has None for an instance that
-    does not answer. `also(index)`: returns further fields for an instance that answered.
+    `infos`: the INFO of each instance. The list is empty at first. If an instance does not answer,
+    its entry is None. `also(index)`: this function returns further fields for an instance that
+    answered.
     """
 
     def __init__(

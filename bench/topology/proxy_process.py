@@ -1,13 +1,14 @@
-"""A slow, cut or lossy link in front of every instance: *bytes in → the same bytes, in order, when
-they are due*.
+"""A link in front of every instance, which can be slow or cut: *bytes in → the same bytes, in
+order, when they are due*.
 
 Run as `python -I -S proxy_process.py SEED PORT…`. Requests and answers are lines of JSON. The
 process ends when its owner closes its stdin or dies.
 
-Rules: a chunk gets its due time when it arrives. A chunk never overtakes an earlier chunk. A held
-direction (a black hole) keeps its bytes and the end of the stream. It delivers them when it is
-healed, as the repetition of TCP would. If 8 MiB wait for the receiver, the proxy stops reading from
-the sender. A reset ends every connection of the instance with RST.
+Rules: a chunk gets its due time when it arrives. A chunk never overtakes an earlier chunk. A
+direction may be held, like a black hole. It then keeps its bytes and the end of the stream. When
+the direction is healed, it delivers them, in the same way as TCP's repetition would. If 8 MiB wait
+for the receiver, the proxy stops reading from the sender. A reset ends every connection of the
+instance with RST.
 """
 
 import asyncio
@@ -30,7 +31,7 @@ Waiting = asyncio.Queue[tuple[float, bytes]]
 
 
 class ExactSelector(selectors.EpollSelector):
-    """A selector that waits as exactly as select(2).
+    """A selector whose time-outs are as exact as those of select(2).
 
     The time-outs of epoll are whole milliseconds.
     """
@@ -66,7 +67,7 @@ class Link:
         reset: bool,
         port: int | None,
     ) -> None:
-        """Take this shape from now on. Chunks that are already waiting keep their due time."""
+        """Use this shape from now on. Chunks that are already waiting keep their due time."""
         self._port = port or self._own_port
         self._delay_s = delay_s
         self._jitter_s = jitter_s
@@ -92,8 +93,8 @@ class Link:
                 self._flow(requests, server, "to"), self._flow(answers, client, "from")
             )
         except OSError:
-            # Nothing listens there. The client's connection is already accepted, so a reset is the
-            # nearest thing to a refusal.
+            # Nothing listens on the port of the instance. The client's connection is already
+            # accepted, so the proxy cannot refuse it and resets it instead.
             _reset(client)
         finally:
             self._ends.difference_update(ends)
@@ -114,7 +115,7 @@ class Link:
             try:
                 chunk = await source.read(_CHUNK_BYTES)
             except OSError:
-                # A reset ends the stream, too.
+                # A reset also ends the stream.
                 chunk = b""
             if direction in self._slow:
                 due_s = max(
@@ -136,7 +137,8 @@ class Link:
                 await gate.wait()
             if not sink.is_closing():
                 sink.write(chunk)
-                # If the peer is gone, the flow from it ends, too. That end informs the other side.
+                # If the peer is gone, the flow from the peer ends, too. The end of this flow
+                # informs the other side.
                 with contextlib.suppress(OSError):
                     await sink.drain()
         sink.close()

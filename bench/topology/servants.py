@@ -1,11 +1,11 @@
-"""Scripts of lockbench that outlive a kill of this process: *numbered requests → answers; the
-script's end → nothing left*.
+"""Scripts that keep running if this process is killed, so that they can clean up: *numbered
+requests → answers; the end of a script → nothing left*.
 
-A servant is one of two scripts that use only the standard library. The guard owns servers and their
-folder. The proxies are in front of instances.
+There are two servants, which are scripts that use only the standard library. The guard owns the
+servers and their folder. The other script runs the proxies in front of instances.
 
 Rules: if Ctrl-C interrupts a request, the answer comes later and is dropped. Only the process that
-made a servant can close it. In a forked child, closing the copy does nothing.
+started a servant can close it. If a forked child closes its copy of the object, nothing happens.
 """
 
 import os
@@ -29,7 +29,8 @@ _ANSWER_S = 10.0
 class ServerState:
     """The state of one server, as its guard sees it.
 
-    `exit_code`: None while the server lives. If a signal killed the server, minus its number.
+    `exit_code`: None while the server lives. If a signal killed the server, `exit_code` is minus
+    the number of the signal.
     """
 
     exit_code: int | None
@@ -48,7 +49,7 @@ class ServantReply(msgspec.Struct):
 
 
 class Servant(Child):
-    """A script that answers numbered requests. `hello`: the first message of the script.
+    """A running script that answers numbered requests. `hello`: the first message of the script.
 
     Several threads may use one object.
     """
@@ -120,8 +121,8 @@ class Guard(Servant):
     ) -> int:
         """Start a server in `folder` and return its pid.
 
-        The server's output is appended to `log`. Its environment is our environment with `env` on
-        top.
+        The output of the server is appended to `log`. The server gets our environment and the
+        variables of `env`.
         """
         return self.ask(do="start", index=index, argv=argv, cwd=folder, log=log, env=env).pid
 
@@ -133,7 +134,7 @@ class Guard(Servant):
         self.ask(do="signal", index=index, signal=int(number))
 
     def adopt(self, pid: int) -> None:
-        """Make the guard kill process `pid`, too, when the guard ends.
+        """Make the guard kill process `pid` as well when the guard ends.
 
         A stopped process does not notice by itself that its parent is gone.
         """
@@ -155,7 +156,7 @@ class Guard(Servant):
         """
         super().close()
         if os.getpid() == self._owner:
-            # The folder is already gone, unless the guard was killed.
+            # Usually the folder is already gone. It still exists if the guard was killed.
             shutil.rmtree(self.folder, ignore_errors=True)
 
 
@@ -163,10 +164,10 @@ class Guard(Servant):
 class Shape:
     """The requested behaviour of a link.
 
-    `slow`: directions ("to" or "from" the instance) that are late by `delay_s` plus U(0,
-    `jitter_s`). `held`: directions that deliver nothing until the link is healed. `reset`: every
-    connection ends with RST. `port`: new connections lead to this port, as after a fail-over
-    (None: to the instance).
+    A direction is "to" or "from" the instance. `slow`: in these directions, bytes are delayed by
+    `delay_s` plus a random time between 0 and `jitter_s`. `held`: in these directions, nothing is
+    delivered until the link is healed. `reset`: every connection ends with RST. `port`: new
+    connections lead to this port, as after a fail-over (None: to the instance).
     """
 
     delay_s: float = 0.0
@@ -180,7 +181,7 @@ class Shape:
 class Proxies(Servant):
     """Proxies in front of loopback ports, one for each port. All proxies run in one process.
 
-    `ports`: the ports of the proxies themselves.
+    `ports`: the ports on which the proxies listen.
     """
 
     def __init__(self, ports: Sequence[int], seed: int = 0) -> None:

@@ -2,9 +2,9 @@
 ServerBinary*.
 
 Rules: if the first server does not run, that is an error. The next server is not tried, because
-results over different servers must not be mixed by accident. Links in a path are not resolved,
-because the program acts by the name of its command. Debian's `redis-server` is a link to
-`redis-check-rdb`.
+nobody should mix results of different servers by accident. Links in a path are not resolved,
+because the name of the command decides what the program does. For example, `redis-server` of Debian
+is a link to `redis-check-rdb`.
 
 Source: `--version`.
 """
@@ -34,8 +34,8 @@ _VERSION = re.compile(r"^(\w+) server v=(\d[\w.\-]*)", re.MULTILINE)
 def find_server(explicit: str | None = None) -> ServerBinary:
     """Return the server to start.
 
-    `explicit`: a path or a command name. Without `explicit`, the first of `_candidates` is the
-    server.
+    `explicit`: a path or a command name. Without `explicit`, the first of `_candidates` is
+    returned.
 
     Raises UsageError if `explicit` is not an executable file. Raises EnvironmentNotReadyError if
     there is no server, or if the server does not run.
@@ -51,7 +51,7 @@ def find_server(explicit: str | None = None) -> ServerBinary:
 
 
 def found_servers() -> tuple[ServerBinary, ...]:
-    """Return every server of this machine that runs, in the order of search."""
+    """Return every server of this machine that can run, in the order of search."""
     servers: list[ServerBinary] = []
     for path, source in _candidates():
         with suppress(EnvironmentNotReadyError):
@@ -111,7 +111,8 @@ def _wheel_binary() -> str | None:
 
 
 def _has_tls(path: str, source: str) -> bool:
-    """Return whether the server has TLS. To see this, request a TLS port without a certificate.
+    """Return whether the server has TLS. To find out, this function starts the server with a TLS
+    port but without a certificate.
 
     A server with TLS complains about the certificate. A server without TLS complains about TLS.
     """

@@ -1,12 +1,12 @@
-"""The fault shim: *a C library preloaded into a server, one mapped file → a disk and a wall clock
-that Python controls*.
+"""The fault shim, a C library that is preloaded into a server: *one mapped file → a disk and a wall
+clock that Python controls*.
 
 Rules: the library is written into each server's own folder and preloaded as `./…`, because
-LD_PRELOAD cannot hold a path with a space. `fault_shim.c` defines the layout of the mapped file:
-64-bit integers, each written in one store. The file outlives the server. After a restart the clock
-is still wrong, and the ledger still knows the durable lengths. The clock has eight slots, and
-`turn` selects the valid slot. So a server never reads half a setting. Source: ld.so(8); statx(2),
-whose layout is fixed.
+LD_PRELOAD cannot hold a path with a space. `fault_shim.c` defines the layout of the mapped file.
+The file has 64-bit integers, and each integer is written in one store. The file outlives the
+server. So after a restart, the clock is still wrong, and the ledger still has the durable lengths.
+The clock has eight slots, and `turn` selects the valid slot. So a server never reads half a
+setting. Source: ld.so(8); statx(2), whose layout is fixed.
 """
 
 import ctypes
@@ -94,7 +94,7 @@ def _words(*names: str) -> list[tuple[str, type[ctypes.c_int64]]]:
 class ClockWords(ctypes.Structure):
     """One setting of the wall clock: shown = true + offset_ns + (true - since_ns) * ppb / 10^9."""
 
-    # Because of the slots, the use of a misspelt name is an error.
+    # With slots, assigning to a misspelt name is an error.
     __slots__ = ()
     _fields_ = _words("offset_ns", "since_ns", "ppb")
 
@@ -102,8 +102,8 @@ class ClockWords(ctypes.Structure):
 class FileWords(ctypes.Structure):
     """One file of the ledger.
 
-    `in_flight`: the syncs that have begun and not returned. `written_ns`: the end of the last
-    append, or 0 if appends are not noted. `synced_ns`: the end of the last sync. Both times are on
+    `in_flight`: how many syncs have begun and not returned. `written_ns`: when the last append
+    ended, or 0 if appends are not noted. `synced_ns`: when the last sync ended. Both times are on
     CLOCK_MONOTONIC.
     """
 
@@ -147,7 +147,7 @@ class ControlWords(ctypes.Structure):
 def identity(path: Path) -> tuple[int, int]:
     """Return the inode and the birth time of a file. No other file ever has the same pair.
 
-    The birth time is in ns, and 0 if the file system has none.
+    The birth time is in ns. It is 0 if the file system has no birth times.
 
     Raises OSError.
     """
@@ -165,7 +165,8 @@ class Control:
     """The memory shared with one server's shim. Make the object before the server starts."""
 
     def __init__(self, path: Path) -> None:
-        """Make the file `path`, with a correct clock, a healthy disk and an empty ledger.
+        """Create the file `path`. At first, the clock is correct, the disk is healthy and the
+        ledger is empty.
 
         Raises OSError if the file exists or the disk is full.
         """
@@ -174,7 +175,8 @@ class Control:
         size = ctypes.sizeof(ControlWords)
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
-            # If a full disk could not provide a page later, the kernel would kill the server.
+            # All pages are allocated now. If the disk were full when a page is first used, the
+            # kernel would kill the server.
             os.posix_fallocate(file, 0, size)
             self.words = ControlWords.from_buffer(mmap.mmap(file, size))
         finally:
@@ -201,7 +203,7 @@ class Control:
 
     @property
     def syncs(self) -> int:
-        """The number of fsyncs and fdatasyncs that have returned so far, over all files."""
+        """How many fsyncs and fdatasyncs have returned so far, over all files."""
         return sum(row.syncs for row in self.files())
 
     def files(self) -> list[FileWords]:
@@ -221,7 +223,7 @@ class Control:
             self._set_clock(self.ahead_ns(now_ns), now_ns, round((rate - 1) * NS_PER_S))
 
     def ahead_ns(self, now_ns: int) -> int:
-        """Return how far (ns) the server's wall clock is ahead at the true wall-clock time
+        """Return by how much (ns) the server's wall clock is ahead when the true wall clock shows
         `now_ns`."""
         clock = self._clock()
         return int(clock.offset_ns + (now_ns - clock.since_ns) * clock.ppb // NS_PER_S)
@@ -236,7 +238,7 @@ class Control:
         self.words.turn = turn
 
     def loaded_in(self, process_id: int) -> bool:
-        """Return whether process `process_id` now runs a program that has loaded the shim."""
+        """Return whether the current program of process `process_id` has loaded the shim."""
         try:
             program = Path(f"/proc/{process_id}/exe").stat().st_ino
         except OSError:
@@ -258,7 +260,8 @@ class Preload:
     def environment(self, index: int, folder: Path) -> Mapping[str, str]:
         """Return the environment of instance `index` in `folder`.
 
-        The fleet calls this method at every start of the instance, also after a kill.
+        The fleet calls this method at every start of the instance, and also at a start after a
+        kill.
         """
         if index not in self.controls:
             (folder / LIBRARY_FILE).write_bytes(self._library)

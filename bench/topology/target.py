@@ -1,8 +1,9 @@
 """A client for one instance's URL: *redis://, rediss:// or unix:// → an address to show and a
 client to ask*.
 
-Rules: lockcore reads the URL, here as everywhere. The URL may hold secrets, so only `address`
-(host:port or path) may be shown. Clients never retry. Our time-outs override those in the URL.
+Rules: lockcore reads the URL, as everywhere in lockbench. The URL may hold secrets, so messages may
+show only `address` (host:port or path). Clients never retry. Our time-outs override the time-outs
+in the URL.
 """
 
 import time
@@ -21,14 +22,14 @@ _NO_LIMIT = 1 << 31
 
 
 class TlsConnection(SSLConnection):
-    """A TLS connection that reports "can be read" only if it holds bytes of a reply.
+    """A TLS connection that counts as readable only if bytes of a reply have arrived.
 
-    A TLS 1.3 server sends session tickets after the handshake. The tickets make the socket
-    readable. A pool refuses a readable connection, because it takes the bytes for an unread reply.
+    A TLS 1.3 server sends session tickets after the handshake, and they make the socket readable. A
+    pool refuses a readable connection, because it mistakes the tickets for an unread reply.
     """
 
     def can_read(self, timeout: float = 0) -> bool:
-        """Return whether bytes of a reply are there within `timeout` (s).
+        """Return whether bytes of a reply arrive within `timeout` (s).
 
         Raises redis-py's ConnectionError.
         """
@@ -41,7 +42,7 @@ class TlsConnection(SSLConnection):
         return False
 
     def _holds_a_reply(self) -> bool:
-        """Return whether the received bytes hold more than a ticket."""
+        """Return whether the received bytes contain more than tickets."""
         parser = self._parser  # hiredis's
         try:
             # This drops tickets and keeps a reply.
@@ -57,7 +58,7 @@ def connection_pool(
 ) -> ConnectionPool:
     """Return a pool that connects on first use.
 
-    `options`: the options of lockcore's target. Both time-outs are in s and > 0.
+    `options`: the options of a target of lockcore. Both time-outs are in s and > 0.
     """
     own: TargetOptions = {
         **options,
@@ -82,7 +83,7 @@ def client_of(target: InstanceTarget, timeout_s: float) -> redis.Redis:
 def parse_targets(urls: Sequence[str]) -> tuple[InstanceTarget, ...]:
     """Read all URLs.
 
-    Raises UsageError, which names a wrong URL by its position and shows nothing secret.
+    Raises UsageError. The message names a wrong URL by its position and shows nothing secret.
     """
     targets = []
     for position, url in enumerate(urls, 1):
@@ -97,7 +98,7 @@ def parse_targets(urls: Sequence[str]) -> tuple[InstanceTarget, ...]:
 def databases_of(urls: Sequence[str]) -> list[int]:
     """Return the index of the database that each URL selects.
 
-    Raises UsageError for the reasons of `parse_targets`.
+    Raises UsageError for the same reasons as `parse_targets`.
     """
     return [target.options.get("db", 0) for target in parse_targets(urls)]
 

@@ -1,2 +1,2 @@
 """Faults that lockbench injects on purpose: *an order of a scenario, a fleet, a kind → a broken
-part, later repaired*."""
+part, which is repaired later*."""

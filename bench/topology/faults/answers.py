@@ -1,16 +1,17 @@
-"""Faults that a client sees in the answers: late, missing or refused answers, and broken links.
+"""Faults that a client notices in the answers of an instance: late, missing or refusing answers,
+and broken links.
 
 Rules
-- The commands go directly to the instance, never through a proxy. When the fault ends, the settings
-  and keys are as they were before.
-- readonly: the instance becomes a replica of an unreachable master. It still answers reads, and
-  answers -READONLY to writes. Its keys stay.
+- The commands go directly to the instance, never through a proxy. After the fault, the settings and
+  keys are the same as before.
+- readonly: the instance becomes a replica of an unreachable master. It still answers reads, but it
+  answers -READONLY to writes. It keeps its keys.
 - maxmemory with noeviction: the limit is below the used memory, so the server refuses every SET.
-- maxmemory with volatile-ttl: ballast keys with a late expiry fill the memory, and the limit is
-  just above the used memory. So each new key evicts the lock that would expire first.
-- loading: the running server executes DEBUG RELOAD, so its process, run id and keys stay. Ballast
-  keys and the server's own delay per loaded key make the load long. The fault ends when the delay
-  is set to zero. The saved file is removed, because a restart must not load it.
+- maxmemory with volatile-ttl: ballast keys with a late expiry fill the memory. The limit is just
+  above the used memory. So each new key evicts the lock that would expire first.
+- loading: the running server executes DEBUG RELOAD, so its process, run id and keys stay. Loading
+  takes long, because there are ballast keys and the server delays each loaded key. The fault ends
+  when the delay is set to zero. The saved file is removed, so a restart cannot load it.
 - misconf: a folder occupies the path of the snapshot's file.
 - drop: the nft rules name one loopback port of the fleet. The table of these rules belongs to an
   `nft` process and ends with that process. "to" drops packets from clients. "from" drops packets
@@ -56,7 +57,8 @@ _ROOM_BYTES = 32768
 
 
 def fill_memory(fault: Injection) -> None:
-    """Leave no room for new keys. The param `policy` is `noeviction` or `volatile-ttl`."""
+    """Limit the memory, so that there is no room for new keys. The param `policy` is `noeviction`
+    or `volatile-ttl`."""
     fleet = fault.fleet
     index = fault.index
     policy = fault.params["policy"]
@@ -73,14 +75,15 @@ def fill_memory(fault: Injection) -> None:
         limit = int(info["used_memory"]) - int(info["mem_not_counted_for_evict"]) + _ROOM_BYTES
     settings = {"maxmemory-policy": policy, "maxmemory-samples": "64", "maxmemory": str(limit)}
     before = fleet.configure(index, settings)
-    # The settings are restored in reverse order, so the limit goes first.
+    # The settings are restored in reverse order, so the memory limit is removed first.
     fault.undo.callback(fleet.configure, index, dict(reversed(before.items())))
 
 
 _FEWEST_KEYS = 1000
 _MOST_KEY_MS = 10.0
 _LOADED_BYTES = 1024
-# The load is planned to take twice as long as the fault. Then it is cut short.
+# Without an end, the load would take twice as long as the fault. The end of the fault cuts the load
+# short.
 _LONGER = 2.0
 _NORMAL = {"key-load-delay": "0", "rdbcompression": "yes"}
 
@@ -88,7 +91,7 @@ _NORMAL = {"key-load-delay": "0", "rdbcompression": "yes"}
 def load(fault: Injection) -> None:
     """Make the server answer -LOADING for the duration of the fault.
 
-    When the fault ends, the remaining keys load at once, and the ballast is removed.
+    When the fault ends, the remaining keys are loaded without delay, and the ballast is removed.
     """
     fleet = fault.fleet
     index = fault.index
@@ -143,7 +146,7 @@ DIRECTIONS = {"both": ("to", "from"), "to": ("to",), "from": ("from",)}
 def bend_link(fault: Injection) -> None:
     """Make a link slow, make it hold all data until it is healed, or make it reset connections.
 
-    After the healing, the held data arrive first.
+    When the link is healed, the held data arrive before any new data.
     """
     mode = fault.params["mode"]
     directions = DIRECTIONS[fault.params["direction"]]
@@ -175,7 +178,8 @@ def drop_packets(fault: Injection) -> None:
 
 
 def require_nft(_fleet: Fleet) -> None:
-    """Check for root and nft with a table that drops nothing. Dropping packets needs both.
+    """Check that this user is root and that nft works, by adding a table that drops nothing.
+    Dropping packets needs both.
 
     Raises EnvironmentNotReadyError.
     """

@@ -2,15 +2,15 @@
 repaired*.
 
 Rules: `prepared_fleet` prepares for faults before the servers start. It prepares all instances or
-none, so that the instances stay comparable. A preparation that fails is not an error. The faults
-that need the preparation are skipped and give the reason.
+none, so that the instances stay comparable. If a preparation fails, this is not an error. Faults
+that need the preparation are skipped with the reason.
 
 `begin` returns once the fault is in force. `end` returns once the fault is undone. `end` is called
-after every `begin`, even after a `begin` that failed half-way. So each step first puts its undoing
-on `undo`.
+after every `begin`, even after a `begin` that failed half-way. So before each step, the code adds a
+function that undoes the step to `undo`.
 
-Every kind lists its params once. Every refusal is a ValueError. The reader of faults adds the place
-of the fault.
+Every kind lists its params once. A wrong param causes a ValueError, and the reader of faults adds
+where the fault stands in the scenario.
 """
 
 from collections.abc import Callable, Mapping
@@ -29,7 +29,7 @@ from bench.topology.server import find_server
 from bench.topology.shim import IGNORED, Preload
 
 NOT_OURS = "faults are possible only on servers that lockbench started"
-# Returns the process id of each load worker, by the worker's index.
+# A function that returns the process id of each load worker, by the worker's index.
 Workers = Callable[[], Mapping[int, int]]
 
 
@@ -82,14 +82,16 @@ def prepared_fleet(
     return fleet
 
 
-# The params of a fault, resolved by the kind's table: numbers (times in ms) and words.
+# The final params of a fault, after the kind's table was applied: numbers (times in ms) and words.
 Params = dict[str, Any]
-# For each param: the kind that reads it, and its default as in a scenario (None: no default).
+# For each param: the kind that reads it, and its default in the form of a scenario (None: no
+# default).
 Table = Mapping[str, tuple[KeyKind, object]]
 
 
 def read_params(table: Table, written: Mapping[str, object]) -> Params:
-    """Return every param of the table with its given or default value. Raises ValueError."""
+    """Return a value for every param of the table. Without a given value, a param has its default.
+    Raises ValueError."""
     for name in written:
         if name not in table:
             choices = f"it has {', '.join(table)}" if table else "it has none"
@@ -111,8 +113,9 @@ class FaultOrder:
     """One fault of a timeline on one target, with all values resolved.
 
     `noun`: "instance" or "worker". `index`: the number of the target, from 0. Times count from the
-    start of the measured window. `lasts_ms`: None means to the end of the window. `params`: the
-    params, resolved by the kind's table. `written`: the params as the scenario gives them.
+    start of the measured window. `lasts_ms`: if it is None, the fault lasts to the end of the
+    window. `params`: the params after the kind's table was applied. `written`: the params as the
+    scenario gives them.
     """
 
     kind: str
@@ -134,10 +137,10 @@ class FaultOrder:
 class FaultKind:
     """One kind of fault.
 
-    `lasts`: whether a scenario may, must or cannot set `for`. If it cannot, the fault lasts as long
-    as its param `delay` says. Without that param the fault happens at once. `check`: raises
-    ValueError if params contradict each other. `require`: raises BenchError if the fault is
-    impossible here. `needs` are checked in addition.
+    `lasts`: a scenario may, must or cannot set `for`. If a scenario cannot set `for`, the fault
+    lasts as long as its param `delay`. Without the param `delay`, the fault has no duration.
+    `check`: raises ValueError if params contradict each other. `require`: raises BenchError if the
+    fault is impossible on this fleet. `needs`: further preparations, which are checked, too.
     """
 
     begin: Callable[["Injection"], None]
@@ -149,11 +152,11 @@ class FaultKind:
 
 
 class Injection:
-    """An ordered fault and its course, with times in monotonic ns.
+    """An ordered fault and what happened to it. All times are monotonic, in ns.
 
-    The fault began between `begun_ns` and `in_force_ns`. `skipped`: the reason why it never began.
-    `failed`: an error of `begin` or `end`. `undo`: the steps of `end`, the last step first.
-    `detail`: further facts for the result.
+    The fault began between `begun_ns` and `in_force_ns`. `skipped`: the reason why the fault never
+    began. `failed`: an error of `begin` or `end`. `undo`: the steps of `end`, which run in reverse
+    order. `detail`: further facts for the result.
     """
 
     skipped: str | None = None
@@ -183,7 +186,8 @@ class Injection:
         return self._fleet
 
     def refusal(self) -> BenchError | None:
-        """Return why the fault cannot be injected here, or None. Call this before the load.
+        """Return why the fault cannot be injected in this run, or None if it can. Call this before
+        the load starts.
 
         The reason is a UsageError if the order is wrong.
         """

@@ -1,5 +1,5 @@
-"""THE table of faults: *a kind and a target → how lockbench injects the fault*; *the faults of a
-scenario → checked orders*.
+"""The only table of faults: *a kind and a target → how lockbench injects the fault*; *the faults of
+a scenario → checked orders*.
 
 Rules: reading a scenario starts no process. A fault with a random phase begins up to one second
 later than its time, because servers sync on whole seconds. The scenario's seed decides the phase.
@@ -33,7 +33,7 @@ _DAY_MS = 86_400_000.0
 
 
 def _jump_ms(raw: object) -> float:
-    """Read a time such as "5s" or "-5s", which is not zero. Return it in ms."""
+    """Return a time such as "5s" or "-5s" in ms. Zero is not allowed."""
     text = raw.strip() if isinstance(raw, str) else ""
     ms = parse_duration(text.lstrip("+-") or raw)
     if not 0 < ms <= _DAY_MS:
@@ -100,7 +100,7 @@ def read_faults(
 
     `seed` decides the random phases. No fault lasts beyond `duration_ms`, the measured window.
 
-    Raises UsageError, which names the fault by its position and kind.
+    Raises UsageError. The message names the fault by its position and kind.
     """
     return tuple(
         chain.from_iterable(
@@ -156,7 +156,7 @@ def _lasts_ms(kind: FaultKind, for_ms: float | None, params: Params) -> float | 
 
 
 def needs_of(orders: Sequence[FaultOrder]) -> frozenset[Need]:
-    """Return the preparations that make all these orders possible on a fleet."""
+    """Return all preparations that a fleet needs for these orders."""
     return frozenset(chain.from_iterable(_kind(order.kind, order.noun).needs for order in orders))
 
 

@@ -2,12 +2,13 @@
 a clock is wrong.
 
 Rules: a killed instance stays dead until the fault ends, so that leaks can be counted. A killed
-worker stays dead. A leash holds a stopped worker, so the worker continues even if lockbench is
-killed. In that case the guard kills stopped instances.
+worker stays dead. A leash holds each stopped worker, so the worker continues even if lockbench is
+killed. If lockbench is killed, the guard kills stopped instances.
 
-A power cut loses all data written after the last successful fsync *began*, as in the worst case.
-File names count as durable, because Redis syncs the folder of its manifest. A clock's jump is
-undone by a jump back. A clock's rate is undone without a jump, so the gained time stays.
+A power cut loses all data that was written after the last successful fsync *began*. This is the
+worst case. File names count as durable, because Redis syncs the folder of its manifest. If a clock
+jumped, it jumps back when the fault ends. If a clock ran at a wrong rate, it only gets its true
+rate back, so it keeps the gained time.
 
 Source: signal(7); fdatasync(2); Redis 7.0's aof.c, bio.c and mstime.
 """
@@ -56,7 +57,7 @@ def kill_worker(fault: Injection) -> None:
 def stop_worker(fault: Injection) -> None:
     """Stop a load process with SIGSTOP. It continues (SIGCONT) when the fault ends.
 
-    The callers of the process oversleep their leases.
+    The callers of the process sleep beyond the ends of their leases.
     """
     pid = _running(fault)
     fault.undo.callback(Leash(["sh", "-c", _STOP, "sh", str(pid)], ready="stopped").release)
@@ -64,7 +65,7 @@ def stop_worker(fault: Injection) -> None:
 
 
 def _running(fault: Injection) -> int:
-    """Return the worker's process id, and write it into the record.
+    """Return the worker's process id. Also store it in the record.
 
     Raises EnvironmentNotReadyError if the worker does not run.
     """
@@ -86,7 +87,8 @@ def _state(pid: int) -> str:
 
 
 def slow_fsync(fault: Injection) -> None:
-    """Make every fsync take longer by the param `delay`, as on a real volume."""
+    """Make every fsync take longer, by the param `delay`. A real volume can be slow in the same
+    way."""
     control = fault.fleet.control(fault.index)
     fault.undo.callback(setattr, control.words, "sync_delay_ns", 0)
     control.words.sync_delay_ns = round(fault.params["delay"] * NS_PER_MS)
@@ -96,8 +98,8 @@ def fail_fsync(fault: Injection) -> None:
     """Make every fsync fail.
 
     Under everysec the server refuses writes (-MISCONF). Under always the server ends. When the
-    fault ends, the server is restarted. It may have ended, or it may refuse writes until its next
-    successful sync.
+    fault ends, the server is restarted, because it may have ended, or it may refuse writes until
+    its next successful sync.
     """
     control = fault.fleet.control(fault.index)
     fault.undo.callback(fault.fleet.restart, fault.index)
@@ -106,7 +108,8 @@ def fail_fsync(fault: Injection) -> None:
 
 
 def require_writes(fleet: Fleet) -> None:
-    """Raise UsageError if the servers write no append-only file. Disk faults need such a file."""
+    """Raise UsageError if the servers write no append-only file, because disk faults need this
+    file."""
     if fleet.fsync == "none":
         raise UsageError(
             "the servers have no append-only file (fsync = none), so nothing is synced"
@@ -114,7 +117,7 @@ def require_writes(fleet: Fleet) -> None:
 
 
 def require_syncs(fleet: Fleet) -> None:
-    """Raise UsageError if no server waits for fsync, so that fsync faults have no effect."""
+    """Raise UsageError if no server waits for fsync, because fsync faults would have no effect."""
     require_writes(fleet)
     if fleet.fsync == "no":
         raise UsageError(
@@ -125,9 +128,9 @@ def require_syncs(fleet: Fleet) -> None:
 def fill_disk(fault: Injection) -> None:
     """Make the disk of the instance full.
 
-    A command of lockbench makes the server append. Return once the server has noticed the full
-    disk. Under everysec the server refuses writes (-MISCONF). Under always the server ends, and it
-    is restarted when the fault ends.
+    This method sends a command, so that the server must append. It returns once the server has
+    noticed the full disk. Under everysec the server refuses writes (-MISCONF). Under always the
+    server ends, and it is restarted when the fault ends.
     """
     fleet = fault.fleet
     index = fault.index
@@ -159,8 +162,8 @@ def fill_disk(fault: Injection) -> None:
 class Cut:
     """The result of a power cut for one file.
 
-    `in_flight`: the syncs that were running when the server died. During a sync, everysec postpones
-    writes. So even `kill -9` may lose these writes.
+    `in_flight`: the syncs that were running when the server died. During a sync, the policy
+    everysec postpones writes. So even `kill -9` may lose the postponed writes.
     """
 
     name: str
@@ -175,7 +178,7 @@ def cut_power(
 ) -> tuple[Cut, ...]:
     """Cut every file of a *dead* instance to its durable part.
 
-    `torn` draws how many bytes of the remaining part stay (None: no bytes). Raises
+    `torn` decides at random how many bytes beyond the durable part stay (None: no bytes). Raises
     EnvironmentNotReadyError if the ledger does not know all files. Raises OSError if a file cannot
     be cut.
     """
