@@ -1,9 +1,9 @@
 """`lockbench compare` and `lockbench gate`: *stored results, scenarios, recipes, revisions →
 ratios, and one word*.
 
-Rules: the command refuses wrong options before anything starts. A side that does not exist is a
-usage error with exit code 2. It never counts as noise (exit code 4). A comparison runs the first
-side twice in every round, to measure the noise (A/A).
+Rules: the command refuses wrong options before anything starts. A missing side is a usage error
+with exit code 2. A missing side never counts as noise (exit code 4). A comparison measures the
+noise (A/A). For this purpose it runs the first side twice in every round.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ if TYPE_CHECKING:
     from bench.run.experiment import Done
 
 PAIRS = {"compare": 10, "gate": 24}
-# A gate judges these figures. The first list is for a closed loop, the second for an open loop.
+# A gate judges these figures. The first list is for a closed loop, and the second list is for an
+# open loop.
 CLOSED = ("rate", "acquire.p50", "acquire.success", "cost.client_cpu_us_per_cycle")
 OPEN = ("acquire.p50", "acquire.success")
 
@@ -128,7 +129,7 @@ def _options(command: Command, kind: Kind) -> Command:
 def compare(
     outputs: Outputs, things: tuple[str, ...], recipes: tuple[str, ...], **values: object
 ) -> Done[ComparisonResult]:
-    """Compare two or more locks. Which lock is faster, by how much, and how certain is that?
+    """Compare two or more locks. Which lock is faster, by how much, and how certain is the answer?
 
     Each metric gets a ratio with its 95 % interval, the noise of two equal runs on this machine,
     and one word: better, worse, same (within the tolerance) or inconclusive.
@@ -333,8 +334,8 @@ def _stored(
 def _metrics(
     kind: Kind, names: Sequence[str], load: Scenario
 ) -> tuple[tuple[Metric, ...], tuple[Metric, ...]]:
-    """Return the figures to judge, without repetitions, and the figures that a gate only shows.
-    Raises UsageError for a wrong name."""
+    """Return each figure to judge once, and the figures that a gate only shows. Raises UsageError
+    for a wrong name."""
     from bench.gates.threshold import find_metric, shown_at
 
     shown = shown_at("compare")
@@ -352,8 +353,8 @@ def _metrics(
 
 
 def _scenario(options: Mapping[str, object], one: Named, load_of: Path | None = None) -> Scenario:
-    """Return the scenario to run for `one` under `options`. `load_of` is the scenario file for a
-    side that is not a scenario. Raises UsageError."""
+    """Return the scenario of the side `one` under `options`. If the side is not a scenario,
+    `load_of` is the scenario file. Raises UsageError."""
     from bench.gates.threshold import read_thresholds
     from bench.recipes.registry import find_recipe
 

@@ -4,16 +4,16 @@ connections, exactly*.
 Rules
 - One caller acquires a free resource through a relay that counts. The result is the median of a few
   cycles. For round trips the result is the minimum, because a stall can only add round trips. If
-  the candidate costs more, the gate fails, without a tolerance.
-- The relay holds replies back until all sides have been silent for `QUIET_S`. Then it hands over
-  all replies at once. All commands that a client sends between two hand-overs form one round trip.
-  The number of instances and the machine's speed make no difference.
+  the candidate costs more, the gate fails. There is no tolerance.
+- The relay holds replies back until all sides have been silent for `QUIET_S`. Then the relay hands
+  over all replies at once. All commands that a client sends between two hand-overs form one round
+  trip. The number of instances and the machine's speed make no difference.
 - INFO and its reply are not counted. lockcore sends INFO at most four times a second, to learn
-  whether databases were swapped. So on a slow machine a cycle would contain more INFO commands. The
-  length of the reply also changes from call to call.
+  whether databases were swapped. So a cycle on a slow machine would contain more INFO commands. The
+  length of INFO's reply also changes from call to call.
 - A child process with the side's own packages runs the cycles. The child runs the function `serve`
-  of this file, and it must import something from the side's packages. Otherwise both sides would
-  run the same code, and every gate would pass. Its protocol is:
+  of this file, and the child must import something from the side's packages. Otherwise both sides
+  would run the same code, and every gate would pass. The child's protocol is:
 
     {"recipe": …, "targets": […], "ttl_ms": …, "folders": […]}    the first line on stdin; the
                     answer is `ready`
@@ -49,7 +49,7 @@ from bench.topology.fleet import HOST, start_fleet
 from bench.topology.server import find_server
 from lockcore import Lease
 
-# The child process imports this module, and as little else of the bench as possible.
+# The child process imports this module. It imports as little else of the bench as possible.
 if TYPE_CHECKING:
     from bench.experiments.compare.pairs import CompareOrder, Side
 
@@ -114,7 +114,7 @@ def costs_of(side: Side, server: str | None) -> Costs:
 
 
 def _asked(child: Child, line: str, expected: str, relay: CountingRelay) -> Counter[str]:
-    """Send a line to the child, and return the traffic counted until its answer.
+    """Send a line to the child. Return the traffic that was counted before the child's answer.
 
     The protocol consists of plain text lines, because the child may run another revision of the
     code.
@@ -140,11 +140,11 @@ def _asked(child: Child, line: str, expected: str, relay: CountingRelay) -> Coun
 
 
 class Exchange:
-    """Counts the commands and replies of one connection as they pass. INFO and its reply do not
-    count.
+    """Counts the commands and replies that pass through one connection. INFO and the reply to INFO
+    do not count.
 
-    Replies come in the order of the commands. Published messages may come between replies, and a
-    published message belongs to no command.
+    Replies come in the order of the commands. Between replies there may be published messages,
+    which belong to no command.
     """
 
     def __init__(self, count: Callable[[str, int], None]) -> None:
@@ -194,8 +194,8 @@ class Exchange:
 
 
 class CountingRelay:
-    """A relay that listens in front of servers' loopback ports. `ports` are the relay's own ports,
-    in the order of the servers.
+    """A relay between a client and the servers on loopback. The relay listens on `ports`, with one
+    port per server in the order of the servers.
 
     The relay passes data only while `until_said` waits.
     """
@@ -214,8 +214,8 @@ class CountingRelay:
             self.ports.append(listener.getsockname()[1])
 
     def until_said(self, child: Child) -> tuple[str, Counter[str]]:
-        """Return the next line of `child` and the traffic until the line came. The traffic includes
-        data that was still under way at that moment."""
+        """Return the next line of `child`, and the traffic before the line came. The traffic
+        includes data that was still under way when the line came."""
         self._counts = Counter()
         quiet = 0
         lines = list[str]()
@@ -227,8 +227,9 @@ class CountingRelay:
         try:
             # A round trip is over when all sides have been silent for QUIET_S. Then `_let_go` hands
             # over the waiting replies, and the client continues. The child's line may come while
-            # the child's last command is still under way. That command belongs to this cycle, too.
-            # So the relay stops only after two consecutive looks with no data and no waiting reply.
+            # the child's last command is still under way. The last command belongs to this cycle,
+            # too. So the relay stops only after two consecutive looks without data and without a
+            # waiting reply.
             while not lines or quiet < 2:
                 ready = self._ready.select(QUIET_S)
                 for key, _ in ready:
@@ -250,9 +251,9 @@ class CountingRelay:
         self._counts["connections"] += 1
         self._held[client] = bytearray()
         exchange = Exchange(self._count)
-        # Data of another protocol is passed on and not counted. For example, a client that timed
-        # out on a busy server may ask whether the server speaks TLS. Without this line such a
-        # request ended the gate with a ProtocolError.
+        # The relay passes on data of another protocol and does not count the data. For example, a
+        # client that timed out on a busy server may ask whether the server speaks TLS. Without this
+        # line, such a request ended the gate with a ProtocolError.
         foreign = contextlib.suppress(hiredis.ProtocolError)
 
         def ask(chunk: bytes) -> None:
@@ -276,8 +277,8 @@ class CountingRelay:
     def _read(
         self, source: socket.socket, ends: tuple[socket.socket, ...], take: Callable[[bytes], None]
     ) -> None:
-        # If both ends were ready in the same look, the first end's turn may already have closed the
-        # connection.
+        # If both ends were ready in the same look, the work on the first end may already have
+        # closed the connection.
         if ends[0] not in self._held:
             return
         # A broken connection counts as a closed connection.
@@ -291,7 +292,7 @@ class CountingRelay:
         del self._held[ends[0]]
 
     def _let_go(self) -> bool:
-        """Hand over all waiting replies. This ends one round trip.
+        """Hand over all waiting replies. The hand-over ends one round trip.
 
         Returns False if there were no replies.
         """
@@ -306,8 +307,8 @@ class CountingRelay:
 
 
 def serve() -> None:
-    """Run the cycles that stdin requests. The resource is always free and nothing is retried, so
-    all cycles are alike."""
+    """Run the cycles that stdin requests. All cycles are alike, because the resource is always free
+    and nothing is retried."""
     order = json.loads(sys.stdin.readline())
     settings = RecipeSettings(
         key_prefix="lockbench:cycles:", max_ttl_ms=order["ttl_ms"], instance_timeout_ms=PATIENCE_MS

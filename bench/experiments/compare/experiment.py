@@ -1,9 +1,9 @@
 """The answer of `compare` and `gate`: *sides and their runs → one judged, written result*.
 
-Rules: a gate has one baseline and one candidate. It counts the exact costs first. If one cost grew,
-the gate fails without running a pair. The gate stops at the first look that gives an answer. A
-comparison compares every side with the first side. It also runs the first side a second time (A/A),
-to measure the noise. After Ctrl-C the finished runs are judged and kept.
+Rules: a gate has one baseline and one candidate. The gate counts the exact costs first. If one cost
+grew, the gate fails without running a pair. The gate stops at the first look that gives an answer.
+A comparison compares every side with the first side. To measure the noise, it also runs the first
+side a second time (A/A). After Ctrl-C the finished runs are judged and kept.
 """
 
 from collections.abc import Iterator
@@ -53,12 +53,12 @@ def compare_now(order: CompareOrder, say: Show) -> Done[ComparisonResult]:
 
 def _so_far(plan: Comparison, rounds: Rounds) -> tuple[str, bool]:
     """Return the interim figures as text, and whether a gate has its answer. A gate answers only at
-    its planned looks, but a violated or invalid run ends the gate at once."""
+    its planned looks. But a violated or invalid run ends the gate at once."""
     question = _asked(plan, rounds)
     texts = [
         f"{metric_text(one.metric).removeprefix('acquire.')} {change_text(one.ratio)}, "
         for one in judge_figures(question, rounds.runs)
-        # An unchanged share of granted acquires is not worth showing.
+        # If the share of granted acquires is unchanged, it is not shown.
         if one.role == "judged"
         and (one.metric, change_text(one.ratio)) != ("acquire.success", "+0.0 %")
     ]

@@ -1,16 +1,17 @@
-"""The judgement of two sides by pairs of runs: *values per pair → ratio with its interval; runs and
-ratios → one verdict word*.
+"""Judges two sides by pairs of runs: *values per pair → ratio with its interval; runs and ratios →
+one verdict word*.
 
 Rules, in addition to the gate's rules (README of this folder):
-- A share of acquires is compared by its difference, in points. A user who accepts 10 % less speed
-  does not accept 10 % fewer locks.
-- If nothing was acquired, that counts as the worst value.
-- A pair in which neither side has a value is ignored. If only one side of a pair has a value, no
-  figure passes.
+- For a share of acquires, the judge compares the difference in points. A user may accept 10 % less
+  speed, but not 10 % fewer locks.
+- A run without a single acquired lock has the worst value.
+- The judge ignores a pair in which neither side has a value. If only one side of a pair has a
+  value, no figure passes.
 - No figure of an INVALID run is judged. In this case only violations and counted costs can fail a
   gate.
 - Commands, bytes and round trips per acquire may not grow. Stored runs hold only averages of these
-  counts. There, growth fails if it is certain and above `COUNTED_MORE`, whatever the tolerance is.
+  counts. In stored runs, growth fails if it is certain and above `COUNTED_MORE`, whatever the
+  tolerance is.
 
 `earned` judges a stored comparison again, with the same functions that judge a new comparison.
 """
@@ -59,35 +60,35 @@ from bench.measure.verdict import (
 from bench.measure.workers import IN_DOUBT
 
 GOOD = {"gate": PASS, "compare": COMPARED}
-# The largest allowed chance that a whole gate fails over identical code.
+# The largest allowed chance that a whole gate fails although both sides run the same code.
 FALSE_ALARM = 0.01
 # The largest allowed chance that a whole gate passes a candidate that is worse by the full
 # tolerance.
 MISSED = 0.05
 COMPARE_CONFIDENCE = 0.95
 SHARE_TOLERANCE = 0.01
-# CPU gets this share of the tolerance. 10 % more CPU of the lock itself is only 4 to 7 % more CPU
-# of a whole process (docs/gate.md).
+# CPU gets this share of the tolerance. If the lock itself needs 10 % more CPU, the whole process
+# needs only 4 to 7 % more CPU (docs/gate.md).
 CPU_SHARE = 0.5
 CPU = "cost.client_cpu_us_per_cycle"
 # The number of pairs grows by this factor from one look to the next.
 GROWTH = 1.3
 # Counted figures that a gate also judges in stored runs.
 COUNTED = ("cost.commands_per_acquire", "cost.bytes_per_acquire", "cost.round_trips_per_acquire")
-# In stored runs, retries and lost rounds may add this share to a count.
+# In stored runs, retries and lost rounds may enlarge a count by this share.
 COUNTED_MORE = 0.01
 Values = Sequence[float | None]
-# The cost of one acquire of a free resource and its release, over all N instances.
+# The cost of one cycle, over all N instances. A cycle is one acquire of a free resource and the
+# release.
 Costs = Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True)
 class ComparisonRequest:
-    """The question that the runs must answer. It is the same for new runs and for stored runs.
+    """The question that the runs must answer. New runs and stored runs have the same question.
 
     `labels` are the names of the sides. `noise` holds the indices of A/A sides. `cpu_share` is the
-    share of the tolerance that CPU gets. `looks` are the numbers of pairs after which a gate may
-    stop.
+    share of the tolerance that CPU gets. `looks` says after how many pairs a gate may stop.
     """
 
     kind: Kind
@@ -103,7 +104,7 @@ class ComparisonRequest:
 
 @dataclass(frozen=True, slots=True)
 class Sides:
-    """The values of two sides. None means that a run has no value. inf means that acquires failed.
+    """The values of two sides. A value is None if the run has no value, and inf if acquires failed.
 
     `paired` means that the i-th values of both sides come from the same round.
     """
@@ -113,8 +114,8 @@ class Sides:
     paired: bool = True
 
     def known(self, *, zero: bool) -> tuple[list[float], list[float], int]:
-        """Return the comparable values of both sides and the number of torn pairs, in which only
-        one side has a value. Paired sides keep only whole pairs. Other sides keep all values.
+        """Return the comparable values of both sides, and how many pairs are torn. In a torn pair
+        only one side has a value. Paired sides keep only whole pairs. Other sides keep all values.
         `zero`: whether 0 counts as a value."""
         first, second = (
             [finite(one) if one or zero else None for one in side]
@@ -134,33 +135,35 @@ class Sides:
 def gate_confidence(metrics: int, looks: int = 1) -> float:
     """Return the confidence of a gate's two-sided interval. A gate FAILs only if the better end of
     this interval is worse than no change. The gate judges `metrics` figures at each of `looks`
-    looks, and FALSE_ALARM is divided equally between all these judgements. The union bound is valid
-    even if the figures depend on each other. Source: repeated confidence intervals, Jennison and
-    Turnbull, J. R. Stat. Soc. B 51 (1989); spending, Lan and DeMets, Biometrika 70 (1983)."""
+    looks. The function divides FALSE_ALARM equally between all these judgements. The union bound is
+    valid even if the figures depend on each other. Source: repeated confidence intervals, Jennison
+    and Turnbull, J. R. Stat. Soc. B 51 (1989); spending, Lan and DeMets, Biometrika 70 (1983)."""
     return 1 - 2 * FALSE_ALARM / (metrics * looks)
 
 
 def gate_shift(values: Callable[[float], Shift], metrics: int, looks: int) -> Shift:
     """Return the shift that a gate judges. The `low` end of the shift has the confidence of
-    `gate_confidence`. The `high` end is wrong in at most MISSED of all gates. `values` maps a
-    confidence to the shift with an interval of this confidence.
+    `gate_confidence`. The `high` end is wrong in at most MISSED of all gates. The function `values`
+    takes a confidence, and returns the shift with an interval of this confidence.
 
-    A gate passes only if the high end of *every* metric lies within its tolerance. So a wrong PASS
-    needs a wrong high end of the metric that really is worse. So MISSED is divided between the
-    looks, but not between the metrics. Source: intersection-union tests, Berger, Technometrics 24
-    (1982); one-sided tests of equivalence, Schuirmann, J. Pharmacokinet. Biopharm. 15 (1987).
+    A gate passes only if the high end of *every* metric lies within its tolerance. So a PASS can be
+    wrong only if the high end is wrong for the metric that really is worse. Therefore MISSED is
+    divided between the looks, but not between the metrics. Source: intersection-union tests,
+    Berger, Technometrics 24 (1982); one-sided tests of equivalence, Schuirmann, J. Pharmacokinet.
+    Biopharm. 15 (1987).
     """
     worse = values(gate_confidence(metrics, looks))
     return replace_fields(worse, high=values(1 - 2 * MISSED / looks).high)
 
 
 def gate_looks(pairs: int, metrics: int) -> tuple[int, ...]:
-    """Return the numbers of pairs after which a gate looks for an answer. The numbers grow
-    geometrically, up to `pairs`."""
+    """Return after how many pairs a gate looks for an answer. The numbers grow geometrically, up to
+    `pairs`."""
     # All looks share the allowed false alarms, so more looks need a higher confidence. A higher
     # confidence needs more pairs before the first look. A later first look leaves room for fewer
-    # looks. The loop tries larger values of `number`, the number of looks that sets the confidence.
-    # It ends when at most `number` looks fit, each GROWTH times later than the previous look.
+    # looks. `number` is the number of looks that sets the confidence. The loop tries larger and
+    # larger values of `number`. The loop ends when at most `number` looks fit, each GROWTH times
+    # later than the previous look.
     number = 0
     while True:
         number += 1
@@ -179,8 +182,8 @@ def gate_looks(pairs: int, metrics: int) -> tuple[int, ...]:
 
 def figure_verdict(kind: Kind, worse: Shift, tolerance: float, *, counted: bool = False) -> Word:
     """Return the verdict of a gate or a comparison on a shift. A shift above 0 is worse. A
-    `tolerance` of 0.1 means 10 %. If the figure is `counted`, it fails when its growth is certain
-    and above `COUNTED_MORE`."""
+    `tolerance` of 0.1 means 10 %. A `counted` figure fails when its growth is certain and above
+    `COUNTED_MORE`."""
     limit = log(1 + tolerance)
     if counted and worse.low > 0 and worse.shift > log(1 + COUNTED_MORE):
         return "fail"
@@ -204,8 +207,8 @@ def judge_figure(
 ) -> Judged:
     """Judge one figure of two sides. The baseline's values come first.
 
-    A gate judges `metrics` figures at each of `looks` looks, and this is one of them. A comparison
-    asks whether the sides differ, and by how much.
+    A gate judges `metrics` figures at each of `looks` looks. This function judges one figure at one
+    look. A comparison asks whether the sides differ, and by how much.
     """
     shares = metric.path[0] == "outcome_shares"
     first, second, torn = values.known(zero=shares)
@@ -280,7 +283,7 @@ def _ratio(shift: float, share: float | None) -> float | None:
 def _word(kind: Kind, worse: Shift, tolerance: float, of: Judged) -> tuple[Word, str | None]:
     """Return the verdict on a shift, and the reason if the verdict is inconclusive."""
     counted = kind == "gate" and not of.paired and of.metric in COUNTED
-    # If the pairs are too few to FAIL, they are also too few to PASS.
+    # If there are too few pairs for a FAIL, there are also too few pairs for a PASS.
     if worse.low == -inf:
         least, runs = (least_pairs, "pairs") if of.paired else (least_runs, "runs of each side")
         takes = f"{least(worse.confidence)} {runs} that an interval of {worse.confidence:.3g} needs"
@@ -293,7 +296,7 @@ def _word(kind: Kind, worse: Shift, tolerance: float, of: Judged) -> tuple[Word,
 
 
 def values_of(runs: Iterable[ComparedRun], side: int, metric: Metric) -> list[float | None]:
-    """Return one figure of a side, round by round. Each value is the geometric mean over the
+    """Return one figure of a side, with one value per round. A value is the geometric mean over the
     round's runs, or None if one run has no value."""
     rounds: dict[int, list[float | None]] = {}
     for run in runs:
@@ -308,22 +311,22 @@ def middle(values: Sequence[float | None]) -> float | None:
     if len(numbers) < len(values):
         return None
     if len(set(numbers)) == 1:
-        # Equal values must stay exact. An hour stands for "never", and a rounded mean could be a
-        # little shorter than an hour.
+        # The mean of equal values must be exact. An hour stands for "never", and a rounded mean
+        # could be a little shorter than an hour.
         return numbers[0]
     return geometric_mean(numbers) if all(numbers) else 0.0
 
 
 def tolerance_of(metric: Metric, tolerance: float, cpu_share: float) -> float:
-    """Return the tolerance of a metric. CPU is the most precise figure of interleaved runs, so its
-    tolerance is smaller by the factor `cpu_share`."""
+    """Return the tolerance of a metric. CPU is the most precise figure of interleaved runs. So its
+    tolerance is multiplied by `cpu_share`."""
     return tolerance * (cpu_share if metric.name == CPU else 1)
 
 
 def judge_figures(question: ComparisonRequest, runs: Sequence[ComparedRun]) -> Iterator[Judged]:
-    """Yield one entry for each metric of each side after the first. If a gate was interrupted
-    between two looks, its figures are not judged. Otherwise a user who watches the figures could
-    stop the gate at a convenient moment."""
+    """Yield one entry for each metric of each side after the first. If a user interrupts a gate
+    between two looks, the gate's figures are not judged. Otherwise the user could watch the figures
+    and stop the gate at a convenient moment."""
     finished = len({run.pair for run in runs})
     next_look = next((look for look in question.looks if look >= finished), finished)
     for index, label in list(enumerate(question.labels))[1:]:
@@ -374,7 +377,7 @@ def judge_exact(baseline: Costs, candidate: Costs) -> Exact:
 
 
 def exact_of(rows: Sequence[ExactRow]) -> Exact:
-    """Return the result section of these counts. A count that grew is a failure."""
+    """Return these counts as a section of the result. A count that grew is a failure."""
     grown = (row for row in rows if row.second > row.first)
     failures = (
         f"{row.name.replace('_', ' ')} per acquire: {row.first:g} → {row.second:g}" for row in grown
@@ -426,8 +429,8 @@ def earned(result: ComparisonResult) -> ComparisonResult:
 
 
 def _asked_of(result: ComparisonResult) -> ComparisonRequest:
-    """Return the question of a stored result. It is derived from the roles of the figures and from
-    the tolerance of CPU."""
+    """Return the question of a stored result. The function derives the question from the figures'
+    roles and from CPU's tolerance."""
     noise = frozenset(entry.side for entry in result.metrics if entry.role == "noise")
     first = [entry for entry in result.metrics if entry.side == 1]
     cpu = [entry.tolerance_ratio or 0.0 for entry in first if entry.metric == CPU]
@@ -469,7 +472,7 @@ def judge_comparison(
         f"{one.expression}: {one.reason}" for one in thresholds if one.status == "inconclusive"
     ]
     open_ones += [f"{_NOT_ALL}{stopped}"] if stopped else []
-    # If counted costs grew, the costs alone decide the verdict, and no pair was run.
+    # If counted costs grew, no pair was run. The costs alone decide the verdict.
     counted = exact is not None and exact.failures and not runs
     undecided = [] if counted else _undecided(kind, runs, metrics)
     # No figure of an INVALID run is judged. Only counted costs can fail then.
@@ -496,7 +499,7 @@ def judge_comparison(
 
 
 def combine_thresholds(runs: Iterable[ComparedRun]) -> list[JudgedThreshold]:
-    """Return one entry for each threshold over all runs of one side. A safety threshold fails if it
+    """Return one entry per threshold, over all runs of one side. A safety threshold fails if it
     fails in one run. For other thresholds, the median of the decided runs counts. If fewer than
     half of the runs are decided, the threshold may fail but never pass."""
     combined = []
@@ -530,8 +533,8 @@ def _undecided(kind: Kind, runs: Sequence[ComparedRun], metrics: Sequence[Judged
             f"in {late} of {len(runs)} runs the generator was late, so their latencies are upper "
             "bounds",
         ]
-    # An equal share of granted locks does not count as a compared figure. With two healthy locks
-    # both shares are 100 %.
+    # If both sides have the same share of granted locks, the share does not count as a compared
+    # figure. Two healthy locks both have 100 %.
     decided_figures = [
         one
         for one in metrics
@@ -541,7 +544,8 @@ def _undecided(kind: Kind, runs: Sequence[ComparedRun], metrics: Sequence[Judged
 
 
 def _first(runs: Sequence[ComparedRun], labels: Sequence[str], status: str) -> list[str]:
-    """Return one sentence about the runs with this status, or nothing if there are none."""
+    """Return one sentence about the runs with this status. Return nothing if there are no such
+    runs."""
     bad = [run for run in runs if run.status == status]
     if not bad:
         return []

@@ -1,10 +1,11 @@
-"""Interleaved runs, so that changes of the machine affect all sides: *sides → rounds of short
+"""Interleaves runs, so that changes of the machine affect all sides: *sides → rounds of short
 runs*.
 
 Rules, in addition to the README: the order of the sides and the assignment of the equal fleets are
 random. All sides of a round have the same seed. If the faults of one side need proxies or the shim,
-the servers of all sides get them, so that only the fault differs. An open-loop round with a late
-timer is repeated, because the same delay on both sides hides their difference.
+the servers of all sides get proxies or the shim. So the sides differ only in their faults. An
+open-loop round with a late timer is repeated, because the same delay on both sides hides their
+difference.
 """
 
 from __future__ import annotations
@@ -53,8 +54,8 @@ _DESCRIBE = (
     "describe_environment(); "
     "print(json.dumps({'lockcore': found.lockcore, 'packages': found.packages}))"
 )
-# A load process is replaced after this number of runs. Otherwise the random memory layout of one
-# process would affect all pairs of a gate.
+# After this many runs, a new load process replaces the old one. Otherwise the random memory layout
+# of one process would affect all pairs of a gate.
 RUNS = 12
 HERE = Path(__file__).resolve().parents[3]
 
@@ -63,8 +64,8 @@ HERE = Path(__file__).resolve().parents[3]
 class Side:
     """One side of a comparison.
 
-    `python_path` are the folders that the side's processes search first for packages. `is_noise`
-    means that this side is a second run of the first side (A/A).
+    `python_path`: the folders in which the side's processes first search for packages. `is_noise`:
+    this side is a second run of the first side (A/A).
     """
 
     label: str
@@ -73,9 +74,9 @@ class Side:
     is_noise: bool = False
 
     def described(self, run: RunResult) -> RunResult:
-        """Return the run with this side's form of lockcore and this side's packages. The run itself
-        holds the data of this leading process, so the function asks a fresh interpreter of the
-        side. A side without `python_path` has the same data as this process."""
+        """Return the run with this side's form of lockcore and this side's packages. `run` has the
+        data of this leading process, so the function asks a fresh interpreter of the side. A side
+        without `python_path` has the same data as this process."""
         if not self.python_path:
             return run
         process = subprocess.run(
@@ -101,9 +102,9 @@ class Side:
 @dataclass(frozen=True, slots=True)
 class Comparison:
     """The plan of a comparison. Every side is compared with the first of `sides`. `judged` are the
-    figures that decide the verdict. `pairs` is the largest number of rounds. `looks` are the
-    numbers of rounds after which a gate may stop. `cpu_share` is the share of the tolerance that
-    CPU gets. `bind` is the address where other hosts join."""
+    figures that decide the verdict. There are at most `pairs` rounds. `looks` says after how many
+    rounds a gate may stop. `cpu_share` is the share of the tolerance that CPU gets. `bind` is the
+    address where other hosts join."""
 
     kind: Kind
     sides: Sequence[Side]
@@ -124,9 +125,9 @@ CompareOrder = ExperimentOrder[Comparison]
 
 @dataclass(slots=True)
 class Rounds:
-    """The finished rounds. `runs` has one entry per run. `results` has one result of each side, to
-    describe the side. `repeated` is the number of rounds that were discarded because a run was
-    INVALID. `stopped` is the reason why the other rounds were not run."""
+    """The finished rounds. `runs` has one entry per run. `results` has one result per side, which
+    describes the side. `repeated` says how many rounds were discarded because a run was INVALID.
+    `stopped` is the reason why the other rounds were not run."""
 
     runs: list[ComparedRun]
     results: dict[int, RunResult]
@@ -141,16 +142,16 @@ class Rounds:
         return len({run.pair for run in self.runs})
 
     def values(self, side: int, metric: Metric) -> list[float | None]:
-        """Return one figure of a side, round by round. Each value is the geometric mean over the
-        round's runs, or None if one run has no value."""
+        """Return one figure of a side, with one value per round. A value is the geometric mean over
+        the round's runs, or None if one run has no value."""
         return values_of(self.runs, side, metric)
 
 
 def take_turns(plan: Comparison) -> bool:
-    """Return whether all sides can run at once and alternate in time slices. This is possible with
-    servers that lockbench starts, one load process per side, no other hosts and no telemetry. The
-    load must be a closed loop without faults, because a schedule or a fault would continue while a
-    side waits. Operations must end well within a time slice."""
+    """Return whether all sides can run at once and alternate in time slices. lockbench must start
+    the servers, each side must have one load process, and there must be no other hosts and no
+    telemetry. The load must be a closed loop without faults, because a schedule or a fault would
+    continue while a side waits. Operations must end well within a time slice."""
     loads = [side.scenario for side in plan.sides]
     go_on = any(one.targets or one.faults or one.rate_per_s or one.processes > 1 for one in loads)
     short = all(max(one.hold.ms, one.think.ms) <= SHORT_MS for one in loads)
@@ -226,13 +227,13 @@ def _there_and_back(
 def _in_turns(
     fleets: _Fleets, there: Sequence[int], number: int, interrupts: Interrupts
 ) -> RoundResults:
-    """Run every side once, all at the same time.
+    """Run all sides at the same time, each side once.
 
     If one side fails, the function ends the other sides, too.
     """
-    # The runs take place in threads, where Ctrl-C cannot be raised. All runs check `wishes`
-    # instead. Ctrl-C increases the count of `wishes`, and so does the first run that fails. So no
-    # side continues alone.
+    # The runs take place in threads, where Ctrl-C raises no exception. All runs check `wishes`
+    # instead. Ctrl-C increases the count of `wishes`, and the first run that fails also increases
+    # it. So no side continues alone.
     wishes = Interrupts()
     run = partial(_run, fleets.order)
     servers = [fleets.shared(index, place) for place, index in enumerate(there)]
@@ -253,7 +254,7 @@ def _in_turns(
         while (ended := wait(runs, LOOK_S)).not_done:
             wishes.count = interrupts.count or int(any(run.exception() for run in ended.done))
     errors = [error for run in runs if (error := run.exception()) is not None]
-    # A side that was ended because another side failed has a KeyboardInterrupt. The original error
+    # If one side fails, the other sides are ended and have a KeyboardInterrupt. The original error
     # is raised first.
     for error in sorted(errors, key=lambda error: isinstance(error, KeyboardInterrupt)):
         raise KeyboardInterrupt if interrupts.count else error
@@ -316,12 +317,12 @@ class _Fleets:
     def __init__(self, order: CompareOrder, stack: contextlib.ExitStack) -> None:
         self.order = order
         self._stack = stack
-        # One pool of threads serves all rounds, because a load process ends with the thread that
-        # started it (`die_with_parent`). When each round had its own pool, every run needed a new
-        # Locust. A pair took 10 s instead of 6.
+        # One pool of threads serves all rounds. The reason is that a load process ends with the
+        # thread that started it (`die_with_parent`). When each round had its own pool, every run
+        # needed a new Locust, and a pair took 10 s instead of 6 s.
         self.pool = stack.enter_context(ThreadPoolExecutor(len(order.plan.sides)))
         self._open: dict[tuple[object, ...], Servers] = {}
-        # For each side, the load process and the number of its runs so far.
+        # For each side: the load process, and how many runs the process has made so far.
         self._loads: dict[int, tuple[int, LocustSeries]] = {}
         # The faults of all sides. If one side needs proxies, the other sides get proxies, too.
         loads = [side.scenario for side in order.plan.sides]
@@ -332,13 +333,13 @@ class _Fleets:
         ]
 
     def of(self, index: int) -> contextlib.AbstractContextManager[Servers]:
-        """Return the servers for a run of this side. The side gets its own servers if a fault of
-        any side may outlast a run."""
+        """Return the servers for a run of this side. If a fault of any side may outlast a run, the
+        side gets its own servers."""
         return self._opened(index) if self._faults else contextlib.nullcontext(self.shared(index))
 
     def shared(self, index: int, place: int = 0) -> Servers:
-        """Return servers with the settings of this side, for the side at this position. The servers
-        stay open until the comparison ends."""
+        """Return the servers of the side at this position, with the settings of this side. The
+        servers stay open until the comparison ends."""
         scenario = self.order.plan.sides[index].scenario
         replicated = find_recipe(scenario.recipe).about.replicated
         key = scenario.targets, scenario.instances, scenario.fsync, replicated, place

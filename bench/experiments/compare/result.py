@@ -1,7 +1,7 @@
 """The result of `compare` and `gate`: *runs of two or more sides → their differences*.
 
-Rules: the rules of `bench.measure.section` apply. A ratio is the second side ÷ the first, as
-measured.
+Rules: the rules of `bench.measure.section` apply. A ratio is the measured value of the second side
+÷ the measured value of the first side.
 """
 
 from collections.abc import Iterator
@@ -63,7 +63,7 @@ class TwoSides(Section, frozen=True, kw_only=True):
 
 
 class Judged(TwoSides, frozen=True, kw_only=True):
-    """One figure of one side against the first side, with its verdict."""
+    """One figure of one side, compared with the first side, with its verdict."""
 
     side: Annotated[Count, says("index into sides")] = 1
     label: Annotated[str, says("of the side")] = ""
@@ -104,7 +104,7 @@ class ExactRow(Section, frozen=True, kw_only=True):
 
 
 class Exact(Section, frozen=True, kw_only=True):
-    """Costs per acquire with its release, counted one by one."""
+    """The counted costs of one acquire and its release."""
 
     rows: Annotated[tuple[ExactRow, ...], says("every cost")] = ()
     failures: Annotated[tuple[str, ...], says("what grew, in words")] = ()
@@ -167,7 +167,7 @@ class ComparedRun(Section, frozen=True, kw_only=True):
 
 
 class SideThreshold(JudgedThreshold, frozen=True, kw_only=True):
-    """One limit over all runs of a side."""
+    """One limit, applied to all runs of a side."""
 
     label: Annotated[str, says("of the side")]
 

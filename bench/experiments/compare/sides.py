@@ -6,8 +6,8 @@ series of stored results*.
     git:main        the lock library of a git revision; it is run now
     lib:DIR         the packages in DIR (a virtual environment, or pip install --target); run now
 
-Rules, in addition to the README: a fresh interpreter reports which packages it really imports, and
-these must be the intended packages. A checkout is stored in a private folder. A guard process
+Rules, in addition to the README: a fresh interpreter reports which packages it really imports. The
+imported packages must be the intended packages. A private folder stores a checkout. A guard process
 removes the folder, however this process ends. Data that only identifies a run (ids, times, seed,
 thresholds, ports) is not a difference. The code under test (commit, lockbench's own version) is not
 a difference either.
@@ -42,7 +42,7 @@ from bench.scenario.quantity import nearest
 from bench.topology.servants import Guard
 
 PREFIX = "lockbench-revision-"
-# These folders are never taken from a revision, because the running bench is always used.
+# A side never uses these folders of a revision, because every side uses the bench that runs now.
 _THE_BENCH = ("bench", "dashboards", "tests")
 _ASK = (
     "import importlib.util,sys; s=importlib.util.find_spec(sys.argv[1]); print(s.origin if s "
@@ -104,8 +104,8 @@ def read_named(text: str, repository: Path) -> Named:
 
 
 def _like(path: Path, ready: Sequence[str]) -> str:
-    """Return `; did you mean X?` for a similar name next to `path`. Only the last part of the path
-    is compared, because the folder is the same for all neighbours."""
+    """Return `; did you mean X?` if a similar name is next to `path`. The function compares only
+    the last part of the path, because all neighbours have the same folder."""
     places = {place.name: str(place) for place in path.parent.glob("*")} | {
         name: name for name in ready
     }
@@ -116,7 +116,8 @@ def _like(path: Path, ready: Sequence[str]) -> str:
 def is_stored(sides: list[Named]) -> bool:
     """Return whether all sides are stored results.
 
-    Raises UsageError for a mixture, because a fair comparison needs interleaved runs.
+    Raises UsageError if only some sides are stored, because a fair comparison needs interleaved
+    runs.
     """
     stored = [one.label for one in sides if one.kind == "stored"]
     if 0 < len(stored) < len(sides):
@@ -147,8 +148,8 @@ def opened(
 
 
 def shortened(scenario: Scenario, options: Mapping[str, object]) -> Scenario:
-    """Return the scenario with a short window and a short warm-up. A duration or warm-up from
-    `options` is not changed. The window also keeps its length if a fault starts after the end of
+    """Return the scenario with a short window and a short warm-up. If `options` sets a duration or
+    a warm-up, this value stays. The window also keeps its length if a fault starts after the end of
     the short window."""
     latest_ms = max((fault.at_ms for fault in scenario.faults), default=0.0)
     if "duration" not in options and latest_ms < WINDOW_MS:
@@ -179,9 +180,9 @@ def commit_of(revision: str, repository: Path) -> str:
 
 @contextlib.contextmanager
 def checked_out(commit: str, repository: Path) -> Iterator[tuple[str, ...]]:
-    """Yield the import folders of a commit of `repository`, without the bench. Raises UsageError if
-    the commit holds no package. Raises EnvironmentNotReadyError if git cannot provide the commit,
-    or if Python would import the library from another place."""
+    """Yield the folders from which a commit of `repository` is imported, without the bench. Raises
+    UsageError if the commit holds no package. Raises EnvironmentNotReadyError if git cannot provide
+    the commit, or if Python would import the library from another place."""
     # In a subfolder, git would archive only that subfolder.
     top = _top(repository) or repository
     archive = _git(top, "archive", "--format=tar", commit)
@@ -199,8 +200,8 @@ def checked_out(commit: str, repository: Path) -> Iterator[tuple[str, ...]]:
                 members = [member for member in tar if _is_wanted(member, guard.folder)]
                 tar.extractall(guard.folder, members, filter="data")
         except tarfile.TarError as error:
-            # If a commit has no files, git's archive is a bare header, which tarfile cannot read.
-            # In this case there is nothing to extract.
+            # If a commit has no files, git's archive is a bare header. tarfile cannot read a bare
+            # header, and there is nothing to extract.
             if _git(top, "ls-tree", commit).stdout.strip():
                 raise EnvironmentNotReadyError(
                     f"the git archive of commit {commit[:12]} of {top.absolute()} cannot be read "
@@ -219,8 +220,8 @@ def checked_out(commit: str, repository: Path) -> Iterator[tuple[str, ...]]:
 
 
 def _is_wanted(member: tarfile.TarInfo, folder: Path) -> bool:
-    """Return False for a file of the bench. Also return False for a path that lies outside `folder`
-    or leads out of it, such as a link to /etc."""
+    """Return False for a file of the bench. Also return False for a path outside `folder`, and for
+    a link that leads out of `folder`, such as a link to /etc."""
     if member.name.partition("/")[0] in _THE_BENCH:
         return False
     try:
@@ -231,7 +232,7 @@ def _is_wanted(member: tarfile.TarInfo, folder: Path) -> bool:
 
 
 def installed(folder: Path) -> tuple[str, ...]:
-    """Return the import folder: `folder`, or the site-packages of an environment.
+    """Return the folder to import from: `folder`, or the site-packages of an environment.
 
     Raises UsageError if neither folder holds a package.
     """
@@ -245,10 +246,10 @@ def installed(folder: Path) -> tuple[str, ...]:
 
 
 def _require_here(other: Named, folders: Sequence[str]) -> None:
-    """Refuse to judge "the code here" in two cases. In the first case this code is compiled, but
-    the other side would run from source. In the second case this code is not imported from the
-    repository of the revision. Changes in the repository would then have no effect, and every gate
-    would pass."""
+    """Refuse to judge "the code here" in two cases. In the first case, the code here is compiled,
+    but the other side would run from source. In the second case, the code here is not imported from
+    the repository of the revision. Changes in the repository would then have no effect, and every
+    gate would pass."""
     wrong = ""
     if describe_environment().lockcore == "compiled" and "lockcore" in _packages(folders):
         wrong = "the code here is compiled, and the other side would run from source"
@@ -275,9 +276,9 @@ def _packages(folders: Sequence[str]) -> Iterator[str]:
 
 
 def _imported_elsewhere(checkout: Sequence[str], first: Sequence[str], root: Path) -> str:
-    """Return the name of a package of a checkout that Python would not import from `root` or its
-    `src`, or "" if there is none. A fresh interpreter tries the imports. It searches the folders
-    `first` before other folders."""
+    """Return the name of a package of a checkout if Python would not import the package from `root`
+    or `root/src`. Return "" if there is no such package. A fresh interpreter tries the imports. The
+    interpreter searches the folders `first` before other folders."""
     path = os.pathsep.join([*first, os.environ.get("PYTHONPATH", ""), str(HERE)])
     roots = (root.resolve(), root.resolve() / "src")
     for package in _packages(checkout):
@@ -346,7 +347,7 @@ def read_series(place: Path) -> list[RunResult]:
 def require_alike(
     series: Sequence[Sequence[RunResult]], labels: Sequence[str], variables: Sequence[str]
 ) -> None:
-    """Raise UsageError in three cases: a run appears twice, the runs of one series differ, or the
+    """Raise UsageError in three cases. A run appears twice, the runs of one series differ, or the
     series differ in an undeclared setting."""
     runs = Counter(result.id for results in series for result in results)
     if twice := [name for name, times in runs.items() if times > 1]:
@@ -391,7 +392,7 @@ def rounds_of(
     series: Sequence[Sequence[RunResult]], thresholds: Sequence[Threshold] = ()
 ) -> Rounds:
     """Return stored runs in the form of new rounds, with `paired` false. The function judges the
-    `thresholds` now."""
+    `thresholds` again."""
     runs = [
         structs.replace(
             entry_of(result, side, number),
@@ -404,8 +405,8 @@ def rounds_of(
 
 
 def differences(first: Settings, second: Settings) -> dict[str, str]:
-    """Return the differences by name, each as `name a → b`. A server setting that only follows from
-    a scenario key, such as `server.fsync`, is not listed again."""
+    """Return the differences by name, each as `name a → b`. Leave out a server setting that only
+    follows from a scenario key, such as `server.fsync`."""
     changes: dict[str, str] = {}
     for name in {**first, **second}:
         echo = name.startswith("server.") and name.removeprefix("server.") in changes
@@ -435,7 +436,7 @@ def settings_of(result: RunResult) -> dict[str, object]:
 
 
 def scenario_settings(scenario: Scenario) -> dict[str, object]:
-    """Return the scenario keys that make runs different, by dotted name."""
+    """Return the scenario keys that make runs different, each with its dotted name."""
     settings = dict(leaves(builtins_of(scenario)))
     return {name: value for name, value in settings.items() if name not in _NOT_COMPARED}
 

@@ -17,8 +17,8 @@ from bench.report.sheet import KeyFigure, Part, Sentence, Sheet, not_measured, s
 from bench.report.summary import load_parts
 from bench.scenario.quantity import duration_text
 
-# From this factor on, a change is shown as infinite. A real latency never grows so much, but a
-# caller without a lease counts as one hour.
+# If a change is at least this factor, it is shown as infinite. A real latency never grows so much,
+# but a caller without a lease counts as one hour.
 ENDLESS = 1000.0
 
 
@@ -93,7 +93,8 @@ def _headline(result: ComparisonResult) -> str:
     finished = result.finished_pairs
     planned = result.planned_pairs
     if result.kind == "compare":
-        # In paired runs the last side repeats the first side (A/A), so the last side is not named.
+        # In paired runs, the last side is the first side again (A/A). So the last side is not
+        # named.
         others = range(1, len(labels) - result.paired)
         names = "; ".join(_summary(result, side) for side in others)
     else:
@@ -109,7 +110,7 @@ def _headline(result: ComparisonResult) -> str:
 
 
 def _caveat(result: ComparisonResult) -> str:
-    """Return sentences about the limits of a good verdict."""
+    """Return sentences that say what a good verdict does not show."""
     return "safety not tested" if result.runs and _untested(result) else ""
 
 
@@ -221,7 +222,7 @@ def change_text(ratio: float | None) -> str:
 
 
 def limit_of(entry: Judged) -> float | None:
-    """Return the ratio at which a judged figure is worse by the whole tolerance, or None if the
+    """Return the ratio at which a judged figure is worse by the whole tolerance. Return None if the
     ratio is not known."""
     if entry.role != "judged" or entry.tolerance_ratio is None:
         return None
@@ -298,8 +299,8 @@ def metric_text(name: str) -> str:
 
 
 def suite(result: ComparisonResult) -> Suite:
-    """Return every judged metric, every threshold, the exact costs and the whole verdict as JUnit
-    cases."""
+    """Return JUnit cases for every judged metric, every threshold, the exact costs and the whole
+    verdict."""
     cases = []
     for entry in result.metrics:
         if entry.role == "judged":
@@ -323,7 +324,7 @@ def suite(result: ComparisonResult) -> Suite:
 
 
 _MULTIPLE = 3.0
-# The look of a bar, and its meaning.
+# How a bar looks, and what the bar means.
 _GOOD = ("good", "pass or better")
 _BAD = ("bad", "fail or worse")
 _STYLES = {"pass": _GOOD, "better": _GOOD, "fail": _BAD, "worse": _BAD}
@@ -384,8 +385,8 @@ def _figure(result: ComparisonResult, side: int, entries: Sequence[Judged]) -> F
 
 
 def _scale(ratios: Sequence[float]) -> Scale:
-    """Return the scale for these changes. The scale is linear around "equal" while the changes are
-    small, and logarithmic if a figure became a multiple of the baseline."""
+    """Return the scale for these changes. The scale is linear around "equal" if all changes are
+    small. It is logarithmic if a figure became a multiple of the baseline."""
     if max(ratios) > _MULTIPLE or min(ratios) < 1 / _MULTIPLE:
         return logarithmic([*ratios, 1.0], "second ÷ first (log scale)", "{:g}×".format, most=4)
     edge = max(0.02, *(abs(ratio - 1) for ratio in ratios)) * 1.08

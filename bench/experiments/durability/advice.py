@@ -1,9 +1,9 @@
-"""The advice: *the options of a planner's page → the answer, its key figures, its alternatives, in
+"""The advice: *the options of a planner's page → the answer, key figures and alternatives, in
 words*. Pure.
 
-A way is safe if it was crashed at every tested N and no lock was granted twice. Among the safe
-ways, the page first names the cheapest durable way that needs nothing from clients. Every number in
-a sentence is also in the page.
+A way is safe if its servers were crashed at every tested N and no lock was granted twice. Among the
+safe ways, the page first names the cheapest durable way that needs nothing from clients. Every
+number in a sentence is also in the page.
 """
 
 import math
@@ -12,7 +12,7 @@ from bench.experiments.durability.loss_result import Losses
 from bench.experiments.durability.policies import POLICIES, Way
 from bench.experiments.durability.price_result import PlannerPage
 
-# A lease counts as ended when its TTL and the drift have passed.
+# A lease has ended when its TTL and the drift have passed.
 DRIFT_FACTOR = 1.01
 DRIFT_S = 0.002
 # This is systemd's DefaultTimeoutStartSec.
@@ -24,7 +24,7 @@ Ways = dict[Way, Losses]
 
 
 def tried_ways(page: PlannerPage) -> Ways:
-    """Return every crashed way with its losses, combined over every N."""
+    """Return every way whose servers were crashed, with the way's losses at all N combined."""
     losses: dict[Way, list[Losses]] = {}
     for option in page.options:
         if option.crash and option.way:
@@ -34,7 +34,7 @@ def tried_ways(page: PlannerPage) -> Ways:
 
 def recommended(ways: Ways) -> Way | None:
     """Return the way to recommend. The function prefers a delayed restart, then clients that
-    abstain, then a way without any wait. It ignores ways that are not safe."""
+    abstain, then a way without any wait. Ways that are not safe are ignored."""
 
     def rank(way: Way) -> tuple[bool, bool, bool, int]:
         durable = "everysec" if way.waits else "always"
@@ -60,7 +60,7 @@ def answer(page: PlannerPage) -> str:
 
 
 def wait_s(page: PlannerPage, way: Way, losses: Losses) -> float:
-    """Return the longest time (s) without new locks after a crash. If the user named a longest TTL,
+    """Return how long (s) there may be no new locks after a crash. If the user named a longest TTL,
     the time is adjusted to this TTL."""
     longest_s = losses.unavailable_s.max
     if not way.waits or page.ttl_ms is None or page.longest_ttl_ms is None:
@@ -71,8 +71,8 @@ def wait_s(page: PlannerPage, way: Way, losses: Losses) -> float:
 def wait_text(
     page: PlannerPage, way: Way, losses: Losses, ttl_name: str = "your longest TTL plus "
 ) -> str:
-    """Return the result of `wait_s` in words. If a way waits for the end of the TTL, the text
-    refers to the TTL."""
+    """Return the result of `wait_s` in words. If a way waits until the TTL has ended, the text
+    mentions the TTL."""
     if way.waits and page.ttl_ms is not None and page.longest_ttl_ms is None:
         return f"{ttl_name}{max(0.0, losses.unavailable_s.max - page.ttl_ms / 1000):.1f} s"
     return f"{wait_s(page, way, losses):.1f} s"
@@ -84,7 +84,7 @@ def seconds_text(milliseconds: float) -> str:
 
 
 def key_figures(page: PlannerPage) -> list[tuple[str, str, str]]:
-    """Return the three figures of the answer, each with name, value and bound."""
+    """Return three figures of the answer. Each figure has a name, a value and a bound."""
     figures = []
     ways = tried_ways(page)
     if best := recommended(ways):
@@ -113,8 +113,8 @@ def _price_of_always(page: PlannerPage) -> tuple[str, str]:
 
 
 def choices(page: PlannerPage) -> list[tuple[str, str]]:
-    """Return the safe ways. The text of each way has the bound, the price, and the people who must
-    do something. The last line answers "why not none?"."""
+    """Return the safe ways in words. The text of each way has the bound, the price, and who must do
+    something. The last line answers "why not none?"."""
     ways = tried_ways(page)
     best = recommended(ways)
     if best is None:

@@ -24,6 +24,6 @@ PRICES = Answer(
     price_words.sheet,
     price_words.suite,
     figures=price_words.figures,
-    # The prices of a policy are shown next to the losses of the newest crash result.
+    # The page shows the prices of a policy next to the losses in the newest crash result.
     beside=partial(price_words.beside, LOSSES),
 )

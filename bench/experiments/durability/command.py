@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
 Stored = TypeVar("Stored", bound="Document")
 
-# With fewer pairs there is no 95 % interval (Wilcoxon).
+# Fewer pairs give no 95 % interval (Wilcoxon).
 REPEATS = 6
 QUICK_REPEATS = 8
 SECONDS = 0.5
@@ -90,8 +90,8 @@ _HELD = "a short matrix: 1 caller, and 16 callers that hold a lock for 5 ms"
 
 @dataclass(frozen=True, slots=True)
 class FsyncOptions(Options):
-    """The options of `lockbench fsync`. None means the default. `latency` is added to each fsync
-    (ms). `load_ms` is the length of each load. `targets` are the user's servers. `disk` is the
+    """The options of `lockbench fsync`. None means the default. `latency` (ms) is added to each
+    fsync. `load_ms` is the length of each load. `targets` are the user's servers. `disk` is the
     folder for the files of started servers."""
 
     scenario: Path | None
@@ -168,9 +168,9 @@ def fsync(outputs: Outputs, **values: object) -> Done[FsyncResult]:
     """Measure what each AOF fsync policy costs in rate and latency, by callers, disk and N.
 
     With SCENARIO the command measures your callers, hold time, instances or targets under every
-    policy. The default adds no disk delay. Without SCENARIO it measures a matrix of callers, disks
-    and N. The policies take turns on the same servers. To continue an interrupted matrix, give its
-    folder as --out. Exit code 4 means that an expected difference did not show.
+    policy. The default adds no disk delay. Without SCENARIO the command measures a matrix of
+    callers, disks and N. The policies alternate on the same servers. To continue an interrupted
+    matrix, give its folder as --out. Exit code 4 means that an expected difference did not show.
     """
     from bench.experiments.durability.price_experiment import run_fsync
     from bench.experiments.durability.servers import FsyncServers, OwnServers, UserServers
@@ -313,8 +313,8 @@ def _product(
 
 @dataclass(frozen=True, slots=True)
 class CrashOptions(Options):
-    """The options of `lockbench crash`. None means the default. `cuts` is the number of crashes per
-    group. `rate` is the load of each fleet in locks/s."""
+    """The options of `lockbench crash`. None means the default. Each group gets `cuts` crashes.
+    `rate` is the load of each fleet in locks/s."""
 
     instances: Sequence[int] | None = None
     policies: Sequence[AofPolicy] | None = None
@@ -366,7 +366,8 @@ class CrashOptions(Options):
     "--latency",
     "latency_ms",
     metavar="TIME",
-    # With a longer delay, an acquire under `always` would take longer than its instance time-out.
+    # If the delay were longer, an acquire under `always` would take longer than its instance
+    # time-out.
     type=_duration("0", "200ms"),
     default="raw",
     help="time added to every fsync; raw adds none  [raw]",
@@ -499,6 +500,6 @@ def planner(
 
 
 def _named_or_newest(named: Path | None, answer: Answer[Stored]) -> Stored | None:
-    """Return the result that the user named, or the newest result of this kind in results/. Return
-    None if there is no result."""
+    """Return the result that the user named. If the user named no result, return the newest result
+    of this kind in results/, or None."""
     return answer.read_file(named) if named else answer.newest(Path("results"))

@@ -1,5 +1,5 @@
 """One cut: *N, AOF policy → a fleet under the shim; a crash, rng → the lost locks, and the locks
-granted twice*.
+that were granted twice*.
 
     load        first clients take locks and never release them; there is one client per vote margin
     cut         the victims end under load; then their ledgers are read and their files are cut
@@ -8,11 +8,11 @@ granted twice*.
     contention  second clients ask for the same locks; one trusts restarted instances, and one lets
                 them abstain
 
-Rules: a first client of margin m reaches q + m instances, including all victims. This is the worst
+Rules: a first client of margin m reaches q + m instances, including all victims. That is the worst
 case. A lock counts if its client received a lease. The second clients connect before the crash, and
-each client asks for different locks. A running server is asked directly which locks it knows. For a
-dead server the cut reads the append-only file as a server does, and an incomplete command does not
-count. A power cut keeps the data that the ledger calls durable.
+each client asks for different locks. The cut asks a running server directly which locks it knows.
+For a dead server the cut reads the append-only file as a server does. An incomplete command does
+not count. A power cut keeps the data that the ledger calls durable.
 tests/integration/test_shim_on_ext4.py shows that the ledger is right.
 """
 
@@ -44,10 +44,10 @@ from lockcore.bench import Rejoin, quorum_of
 from lockcore.clock import NS_PER_MS, NS_PER_S, drift_ns, monotonic_ns
 
 TICK_S = 0.01
-# The most concurrent acquires of one fleet. Without this limit, acquires would pile up on a slow
-# disk.
+# One fleet has at most this many concurrent acquires. Without this limit, acquires would pile up on
+# a slow disk.
 MOST_OUTSTANDING = 200
-# Each second client asks for this number of locks of each margin. It chooses the youngest locks.
+# Of each margin, a second client asks for this many locks. It chooses the youngest locks.
 ASKED = 20
 ASK_EVERY_S = 0.2
 AT_ONCE_ROUNDS = 3
@@ -59,7 +59,7 @@ Found = TypeVar("Found")
 
 
 class CrashPlace:
-    """A place for one fleet at a time. Each lane has one such place.
+    """A place for one fleet at a time. Each lane has its own place.
 
     All methods block and serve one thread at a time.
     """
@@ -92,19 +92,19 @@ class CrashPlace:
             control.words.note_writes = 1
 
     def close(self) -> None:
-        """End the fleet. It is safe to call this more than once."""
+        """End the fleet. A second call does nothing."""
         self._fleet = None
         self._started.close()
 
     @property
     def fleet(self) -> Fleet:
-        """The servers."""
+        """The running servers."""
         assert self._fleet is not None
         return self._fleet
 
     def urls(self, voters: Sequence[int]) -> list[str]:
-        """Return one URL per instance. An instance that is not a voter gets a port on which no
-        server listens."""
+        """Return one URL per instance. The URL of an instance that is not a voter has a port
+        without a server."""
         return [
             url if index in voters else f"redis://{HOST}:{self._dead[index].number}"
             for index, url in enumerate(self.fleet.urls)
@@ -116,7 +116,8 @@ class CrashPlace:
             control.words.sync_delay_ns = round(delay_s * NS_PER_S)
 
     def end(self, victims: Sequence[int], kind: str) -> dict[int, int]:
-        """End the victims, one immediately after the other. Return the time of each signal (ns)."""
+        """End the victims, one immediately after the other. Return when each victim got its signal
+        (ns)."""
         ended_ns = {}
         for index in victims:
             ended_ns[index] = monotonic_ns()
@@ -151,12 +152,12 @@ class CrashPlace:
 
 
 def append_only_files(folder: Path) -> list[Path]:
-    """Return the increments of an instance's append-only file, sorted by name."""
+    """Return the incremental parts of an instance's append-only file, sorted by name."""
     return sorted(path for path in folder.rglob("*.aof") if ".base." not in path.name)
 
 
 def keys_in(contents: Iterable[bytes]) -> set[str]:
-    """Return the keys that a server would have after it read these append-only files. An incomplete
+    """Return the keys that a server would have after reading these append-only files. An incomplete
     command does not count."""
     keys: set[str] = set()
     for content in contents:
@@ -173,22 +174,24 @@ def keys_in(contents: Iterable[bytes]) -> set[str]:
 
 
 async def finish(work: Callable[..., Found], *arguments: object) -> Found:
-    """Run blocking work in a thread. If the caller is cancelled, wait until the work has ended, so
-    that nothing is left half started."""
+    """Run blocking work in a thread. If the caller is cancelled, wait until the work has ended. So
+    nothing is left half started."""
     job = asyncio.ensure_future(asyncio.to_thread(work, *arguments))
     try:
         return await asyncio.shield(job)
     except asyncio.CancelledError:
         await asyncio.wait([job])
         if not job.cancelled():
-            # This line reads the exception, so that asyncio does not log it as never retrieved.
+            # This line reads the exception. Otherwise asyncio would log that the exception was
+            # never retrieved.
             job.exception()
         raise
 
 
 @dataclass(eq=False, slots=True)
 class _First(Observer):
-    """A first client's record: the attempts that gave a lease with exactly its margin."""
+    """A record of a first client. It holds the attempts that gave a lease with exactly the client's
+    margin."""
 
     margin: int
     quorum: int
@@ -211,8 +214,8 @@ def valid_until_ns(record: AttemptRecord) -> int:
 
 
 class OneCut:
-    """One planned cut. `prefix` is the prefix of its keys. The random choices of a cut depend only
-    on the plan's seed, the crash and the cut's number."""
+    """One planned cut. `prefix` is the prefix of the cut's keys. The random choices of a cut depend
+    only on the plan's seed, the crash and the cut's number."""
 
     def __init__(
         self, place: CrashPlace, plan: CrashPlan, crash: Crash, number: int, prefix: str
@@ -228,7 +231,8 @@ class OneCut:
         self._dead_ns = 0
         self._ended_ns = dict[int, int]()
         self._firsts: dict[_First, AsyncRedlock] = {}
-        # The first of these clients trusts restarted instances, the second lets them abstain.
+        # The first of these clients trusts restarted instances. The second client lets restarted
+        # instances abstain.
         self._seconds: list[AsyncRedlock] = []
 
     async def run(self) -> CutFacts:
@@ -303,8 +307,8 @@ class OneCut:
             await load
 
     async def _load(self, stop: asyncio.Event) -> None:
-        """Start locks in open loop. At each tick it starts the due locks, and the margins take
-        turns."""
+        """Start locks in open loop. At each tick the function starts the locks that are due, and
+        alternates between the margins."""
         locks = [*self._firsts.values()]
         asking = set[asyncio.Task[object]]()
         started = 0
@@ -325,8 +329,8 @@ class OneCut:
                 await asyncio.wait(asking)
 
     async def _back(self, stack: AsyncExitStack) -> tuple[list[Loss], list[AskedAgain]]:
-        """Start the victims again and let the second clients contend. Return the losses and the
-        contests.
+        """Start the victims again, and let the second clients ask for the locks. Return the losses
+        and the contests.
 
         A delayed restart happens after every lease has ended. The second client contends during the
         whole wait.
@@ -341,8 +345,8 @@ class OneCut:
                 for first, way in pairs
             ]
         else:
-            # The losses are read from the files now. Later a key may expire before the instance is
-            # back.
+            # This code reads the losses from the files now. Later, a key may expire before the
+            # instance is back.
             losses = self._losses(await self._known(self._place.kept_by), self._dead_ns)
             asking = [_task(stack, self._contend(first, way, None)) for first, way in pairs]
             safe_ns = max(self._ended_ns.values()) + TTL_MS * NS_PER_MS + drift_ns(TTL_MS, 0.01)
@@ -351,8 +355,8 @@ class OneCut:
         return losses, await asyncio.gather(*asking)
 
     async def _known(self, ask: Callable[[int, Sequence[str]], set[str]]) -> dict[int, set[str]]:
-        """Return the acknowledged locks that each victim still knows. `ask` returns the locks that
-        one victim knows."""
+        """Return which acknowledged locks each victim still knows. `ask` returns the locks that one
+        victim knows."""
         remembered = {}
         for index in self._victims:
             leases = [lease for first in self._firsts for lease in first.granted_by(index)]
@@ -362,8 +366,9 @@ class OneCut:
         return remembered
 
     def _losses(self, remembered: Mapping[int, set[str]], looked_ns: int) -> list[Loss]:
-        """Return the losses of each margin among the locks valid at `looked_ns`. There is one entry
-        per victim. The last entry combines all victims, and each lock counts once in it."""
+        """Return the losses of each margin. Only locks that were valid at `looked_ns` count. There
+        is one entry per victim. The last entry combines all victims, and it counts each lock once.
+        """
         losses = []
         for first in self._firsts:
             grants = [
@@ -400,8 +405,8 @@ class OneCut:
                     await asyncio.sleep(TICK_S)
 
     async def _contend(self, first: _First, way: int, rounds: int | None) -> AskedAgain:
-        """Ask for the youngest locks of the first client again and again. Stop when no such lock is
-        valid any more."""
+        """Ask for the youngest locks of the first client again and again. Stop when none of the
+        youngest locks is valid any more."""
         second = self._seconds[way]
         ends_ns = {lease.resource: valid_until_ns(lease) for lease in first.leases[way::2][-ASKED:]}
         requested: set[str] = set()
@@ -430,7 +435,7 @@ class OneCut:
 
 
 def _task(stack: AsyncExitStack, work: Coroutine[object, object, Found]) -> asyncio.Task[Found]:
-    """Start a task. The task is cancelled if it still runs when `stack` ends."""
+    """Start a task. If the task still runs when `stack` ends, it is cancelled."""
     task = asyncio.create_task(work)
     stack.callback(task.cancel)
     return task

@@ -1,14 +1,15 @@
 """The load process of `lockbench fsync`: *an order and phases on stdin → figures on stdout*. Each
 message is a line of JSON.
 
-In closed loop every caller acquires and releases its own resource as fast as it gets replies. In
-open loop a Poisson process hands arrivals to free callers, and latency counts from the intended
-start. The instance time-out is the longest possible one, so a slow fsync is measured instead of
-timed out. Every caller ends its cycle before a phase ends, so no lock is left on the servers.
+In closed loop every caller acquires and releases its own resource. It continues as soon as it gets
+a reply. In open loop a Poisson process hands arrivals to free callers, and latency counts from the
+intended start. The instance time-out is as long as possible, so that a slow fsync is measured and
+does not time out. Every caller ends its cycle before a phase ends, so no lock is left on the
+servers.
 
 WAITAOF: a vote counts if the key was set and WAITAOF's reply counts the local fsync. WAITAOF also
-replies at its time-out, so the lock checks the count in the reply. WAITAOF causes no fsync. It
-waits for the server's next fsync and blocks its connection meanwhile. So every caller has its own
+replies at its time-out, so the lock checks the count in the reply. WAITAOF causes no fsync. WAITAOF
+waits for the server's next fsync, and blocks the connection until then. So every caller has its own
 connections. Source: the reference page of WAITAOF (Redis 7.2).
 """
 
@@ -42,8 +43,9 @@ NO_DELAY = parse_delay("0")
 REST_S = 0.005
 MOST_AWAITED = 1 << 20
 
-# A function that acquires a resource. It returns a release function, or the name of the outcome if
-# there is no lease. The release function returns True if a quorum released the lock.
+# A function that acquires a resource. If there is a lease, it returns a release function. Otherwise
+# it returns the name of the outcome. The release function returns True if a quorum released the
+# lock.
 Acquire = Callable[[str], Callable[[], bool] | str]
 
 
@@ -107,10 +109,10 @@ class WaitAofLock:
         return bool(was_set) and bool(synced[0] >= 1)
 
     def _has_quorum(self, ask: Callable[[Redis], bool]) -> bool:
-        """Return whether a quorum answered yes, as soon as this is certain. A negative answer waits
-        for all instances.
+        """Return True as soon as a quorum has answered yes. Return False only after all instances
+        have answered.
 
-        An instance gets the question only after it has answered the previous one.
+        An instance gets the question only after it has answered the previous question.
         """
 
         def asked(server: Redis, before: gevent.Greenlet | None) -> bool:
@@ -130,8 +132,8 @@ class WaitAofLock:
 
 
 class PhaseTally:
-    """The counts of one phase for all callers. The phase is measured in its `window` (ns). Without
-    a `pacer`, each caller starts again as soon as it has its reply."""
+    """The counts of one phase, for all callers. Operations count inside `window` (ns). Without a
+    `pacer`, each caller starts again as soon as it has its reply."""
 
     def __init__(self, window: tuple[int, int], pacer: Pacer | None = None) -> None:
         self.window = window
@@ -143,8 +145,8 @@ class PhaseTally:
         self.release_failures = 0
 
     def call(self, resource: str, acquire: Acquire, holds_ns: Iterator[int] | None = None) -> None:
-        """Run one caller until the end of the window. The caller acquires, holds for the next time
-        of `holds_ns`, and releases."""
+        """Run one caller until the end of the window. The caller acquires, holds the lock for the
+        next time in `holds_ns`, and releases."""
         start_ns, stop_ns = self.window
         while (due_ns := monotonic_ns()) < stop_ns and (
             self.pacer is None or (due_ns := self.pacer.take())
@@ -163,8 +165,8 @@ class PhaseTally:
             self.busy_ns += max(0, min(monotonic_ns(), stop_ns) - max(due_ns, start_ns))
 
     def histogram(self) -> tuple[Histogram, int]:
-        """Return the latencies of acquires due in the window, and the number of acquires granted in
-        the window. The second number includes acquires that were due earlier."""
+        """Return the latencies of the acquires that were due in the window, and how many acquires
+        were granted in the window. An acquire that was due earlier may be granted in the window."""
         start_ns, stop_ns = self.window
         intended = np.frombuffer(self.intended, np.int64)
         ended = np.frombuffer(self.ended, np.int64)
@@ -237,8 +239,8 @@ class Callers:
 
 
 def main() -> None:
-    """Connect the callers of the order, and report that they are connected. Then answer every phase
-    with its figures."""
+    """Connect the callers of the order, and report this. Then answer every phase with the figures
+    of the phase."""
     for order in islice(orders(LoadOrder), 1):
         # The WAITAOF lock uses redis-py, which needs gevent's patch. lockcore's own gevent shell
         # needs no patch.

@@ -1,12 +1,13 @@
-"""The losses of each AOF policy at a crash: *a plan of crashes → cut after cut on many small fleets
-→ a judged result*.
+"""What each AOF policy loses in a crash: *a plan of crashes → cut after cut on many small fleets →
+a judged result*.
 
 Rules: the experiment starts its own servers on loopback, under the fault shim. Each finished cut
-goes to the journal at once. A lane is a worker that makes one cut after another. It keeps its fleet
-if the next cut has the same N and policy. Large fleets get fewer lanes. The random choices of a cut
-depend only on seed, crash and number, never on the lane. A cut that fails is tried again on a new
-fleet. If the cut keeps failing, its group gets one more try at the end, when fewer fleets run at
-once. If this try fails, too, the experiment gives the group up, and the result names the reason.
+goes to the journal at once. A lane is a worker that makes one cut after another. The lane keeps its
+fleet if the next cut has the same N and policy. Large fleets get fewer lanes. The random choices of
+a cut depend only on seed, crash and number. They never depend on the lane. A cut that fails is
+tried again on a new fleet. If the cut keeps failing, its group gets one more try at the end, when
+fewer fleets run at once. If this try fails, too, the experiment gives the group up, and the result
+names the reason.
 """
 
 import asyncio
@@ -48,18 +49,18 @@ from bench.topology.server import find_server
 from lockcore.bench import LockcoreError
 from lockcore.clock import NS_PER_S
 
-# The number of fleets of DEPTH instances per core that work at once.
+# How many fleets of DEPTH instances work at once, per core.
 FLEETS_PER_CORE = 7
 MOST_FLEETS = 16
 TRIES = 3
-# At the end, failed groups get one more try. The number of concurrent fleets is then divided by
-# this factor.
+# At the end, failed groups get one more try. For this try, the number of concurrent fleets is
+# divided by this factor.
 _FEWER = 4
 _LOOK_S = 0.05
 # Threads start and end fleets, and also run the handshake of every client.
 _THREADS_PER_LANE = 8
-# The connections to one instance. They serve one client per margin, two second clients, and the
-# experiment's own questions.
+# How many connections one instance needs. They serve one client per margin, two second clients, and
+# the experiment's own questions.
 _CLIENTS = 6
 # A cut that takes this long (s) is stuck.
 _CUT_S = 90.0
@@ -139,8 +140,8 @@ class _Cuts:
         return [one for one in self._plan.orders if one not in done]
 
     def result(self, header: Header) -> CrashResult:
-        """Return the result of all cuts, and name the groups that were given up. Telemetry gets the
-        same figures."""
+        """Return the result of all cuts. The result names the groups that were given up. Telemetry
+        gets the same figures."""
         cuts = self._journal.pieces
         disk = fdatasync_latency(Path(tempfile.gettempdir()))
         fleet = OwnFleet(server=self._server, fdatasync_s=disk)

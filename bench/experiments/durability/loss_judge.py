@@ -1,11 +1,10 @@
-"""The judgement of crashes: *cuts of one kind → lost locks, double grants, and a verdict on both*.
-Pure.
+"""Judges crashes: *cuts of one kind → lost locks, double grants, and a verdict on both*. Pure.
 
-- A lock is *lost* if an instance had acknowledged it and no longer knows it after the restart,
-  while the lease is still valid.
+- A lock is *lost* if an instance had acknowledged the lock and does not know it after the restart.
+  The lease must still be valid then.
 - A *double grant* is a lease that a second client gets while the first lease is valid. A first
   lease with q + margin votes is unknown to N − q − margin instances from the start. So a double
-  grant needs at least 2q − N + margin of its voters to forget it.
+  grant is possible only if at least 2q − N + margin voters forget the first lease.
 - everysec postpones writes while a sync runs, so `kill -9` may then lose acknowledged locks. Such
   cuts are counted apart. Only the ledger decides whether a sync explains a loss. An unexplained
   loss after `kill -9` is a violation.
@@ -42,9 +41,9 @@ from bench.measure.verdict import Verdict
 
 # The verdict on a row, and the reason. There is no reason if the row is as expected.
 Judged = tuple[RowWord, str | None]
-# The warning about a group that was given up contains these words.
+# If a group was given up, the warning contains these words.
 GIVEN_UP = ": given up: "
-# If at least this share of the locks at stake is lost, the loss counts as nearly all.
+# If at least this share of the locks at stake is lost, the loss is called "nearly all".
 NEARLY_ALL = 0.9
 # A requested sync may wait this long for its thread. During this time it is not yet in the ledger.
 ASKED_FOR_S = 0.1
@@ -52,10 +51,10 @@ ASKED_FOR_S = 0.1
 
 @dataclass(frozen=True, slots=True)
 class LossLedger:
-    """The data of the shim's ledger about a dead instance. `in_flight` is the number of running
-    syncs. `synced_after_write` means that a sync had ended and nothing was written after this sync.
-    `since_write_s` is the time from the last append to the end of the instance. None means that
-    this time is not known."""
+    """The data of the shim's ledger about a dead instance. `in_flight` says how many syncs were
+    running. `synced_after_write` means that a sync had ended and nothing was written after this
+    sync. `since_write_s` is the time between the last append and the end of the instance, or None
+    if the time is not known."""
 
     instance: int
     in_flight: int
@@ -74,8 +73,8 @@ class LossLedger:
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """The losses among the locks of one margin on one instance. If `instance` is None, they are the
-    losses on all instances, and each lock counts once."""
+    """The lost locks of one margin on one instance. If `instance` is None, the losses of all
+    instances are combined, and each lock counts once."""
 
     margin: int
     instance: int | None
@@ -96,10 +95,10 @@ class AskedAgain:
 
 @dataclass(frozen=True, slots=True)
 class CutFacts:
-    """The facts of one cut. `load_s` is the random length of the load before it. `unavailable_s` is
-    the time from the end of the instances to the first grant of a free resource. The first value is
-    for the second client that trusts restarted instances. The second value is for the client that
-    lets them abstain."""
+    """The facts of one cut. `load_s` is the random length of the load before the cut.
+    `unavailable_s` is the time from the end of the instances to the first grant of a free resource.
+    The first value of `unavailable_s` is for the client that trusts restarted instances. The second
+    value is for the client that lets restarted instances abstain."""
 
     crash: Crash
     number: int
@@ -119,8 +118,8 @@ class CutFacts:
 
     @property
     def unexplained(self) -> int:
-        """The number of locks lost by instances whose ledger shows no reason for postponed
-        writes."""
+        """How many locks the instances lost without a reason. The ledger of such an instance shows
+        no reason for postponed writes."""
         calm = {
             one.instance for one in self.ledgers if not one.explains(self._window_of(one.instance))
         }
@@ -153,8 +152,8 @@ def spread(values: Iterable[float]) -> MedianAndMax:
 
 
 def group(cuts: Sequence[CutFacts], margin: int | None = None) -> CrashGroup:
-    """Return the losses of a group of at least one cut, for one margin or for all locks. If a sync
-    in flight excuses losses, cuts with a sync in flight are counted apart."""
+    """Return the losses of a group, for one margin or for all locks. The group has at least one
+    cut. If a sync in flight excuses losses, cuts with a sync in flight are counted apart."""
     crash = cuts[0].crash
     apart = crash.promised_loss == "none-unless-in-flight"
     in_flight = [cut.of(margin) for cut in cuts if cut.is_in_flight]
@@ -186,8 +185,8 @@ Group = TypeVar("Group", bound=CrashGroup)
 
 
 def judged(one: Group) -> Group:
-    """Return a group or a row with its verdict and the other fields that follow from its own
-    figures.
+    """Return a group or a row with its verdict and with the other fields that its own figures
+    decide.
 
     The verdict on a row is the worse verdict of its losses and its double grants.
     """
@@ -208,7 +207,7 @@ def judged(one: Group) -> Group:
 
 
 def judge_loss(losses: CrashGroup) -> Judged:
-    """Return the verdict on the losses of a group, from the group's own figures."""
+    """Judge the losses of a group by the group's own figures."""
     unexplained = losses.unexplained
     if losses.policy == "everysec" and losses.kind in ("kill", "kill-slow-fsync") and unexplained:
         return (
@@ -236,7 +235,7 @@ def judge_loss(losses: CrashGroup) -> Judged:
 
 
 def cells(cuts: Sequence[CutFacts]) -> list[CrashRow]:
-    """Return one row per margin and abstention of one finished group of cuts."""
+    """Return the rows of one finished group of cuts. There is one row per margin and abstention."""
     pairs = sorted({(contest.margin, contest.abstention) for cut in cuts for contest in cut.asked})
     return [_cell(cuts, margin, abstention=abstention) for margin, abstention in pairs]
 
@@ -268,7 +267,7 @@ def _asked(cuts: Sequence[CutFacts], margin: int, *, abstention: bool) -> list[A
 
 
 def judge_double_grants(row: CrashRow) -> Judged:
-    """Return the verdict on the second client's grants, from the row's own figures."""
+    """Judge the second client's grants by the row's own figures."""
     expected = row.promised_double_grants(row.margin, abstention=row.abstention)
     if not row.asked:
         return NOT_KNOWN, "no client requested a lock that was still valid"
@@ -299,7 +298,7 @@ def judge_crash(
     *,
     interrupted: bool = False,
 ) -> Verdict:
-    """Return the verdict over all groups and rows. `failures` are the groups that could not be
+    """Return the verdict over all groups and rows. `failures` are the groups that were not
     finished."""
     judged: list[tuple[str, str]] = [(one.verdict, f"{one.key}: {one.reason}") for one in groups]
     judged += [(row.verdict, f"{row.name}: {row.reason}") for row in rows]

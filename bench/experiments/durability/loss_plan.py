@@ -1,6 +1,6 @@
 """The plan of crashes: *instances, quick or full → groups of cuts, their durations, impossible
-crashes*. A group covers every vote margin and both kinds of second client. So a cell is one group,
-one margin and one kind of second client."""
+crashes*. A group covers every vote margin and both kinds of second client. A cell is one group, one
+margin and one kind of second client."""
 
 from collections.abc import Sequence
 from typing import Annotated
@@ -19,8 +19,8 @@ from bench.measure.section import Amount, Section, builtins_of
 from lockcore.bench import quorum_of
 
 TTL_MS = 2000
-# The number of cuts per group. If no cut shows a fault, the fault happens in fewer than one of
-# seven cuts, with 95 % certainty.
+# How many cuts a group has. If no cut shows a fault, the fault happens in fewer than one of seven
+# cuts, with 95 % certainty.
 CUTS = 20
 # `--quick` tests all policies and kinds at this N.
 DEPTH = 3
@@ -31,7 +31,7 @@ SETTLE_S = 1.1
 # fsync, and this wait may last at most a quarter of the TTL.
 SLOW_SYNC_S = 1.5
 SLOW_ALWAYS_S = 0.2
-# The time from the end of the instances to the end of the last lease, including restarts and
+# The time between the end of the instances and the end of the last lease. It includes restarts and
 # questions.
 AFTER_S = 2.4
 _MAIN = {
@@ -55,18 +55,18 @@ class CrashPlan(Section, frozen=True):
     latency_ms: Amount = 0.0
 
     def to_json(self) -> dict[str, object]:
-        """Return the values that must be equal if a journal is to be continued."""
+        """Return the values that must be equal, so that a journal can be continued."""
         return {"experiment": "crash", **builtins_of(self), "ttl_ms": TTL_MS}
 
     @property
     def orders(self) -> list[tuple[Crash, int]]:
-        """Every cut as its crash and its number, group after group."""
+        """All cuts, group after group. A cut is its crash and its number."""
         return [(crash, number) for crash in self.crashes for number in range(self.cuts)]
 
 
 def load_range_s(crash: Crash) -> tuple[float, float]:
-    """Return the shortest and the longest load (s) before a cut. The range makes the cut fall
-    anywhere between two syncs."""
+    """Return the shortest and the longest load (s) before a cut. Because of this range, a cut may
+    fall anywhere between two syncs."""
     return SETTLE_S, SETTLE_S + (SLOW_SYNC_S if crash.kind == "kill-slow-fsync" else CYCLE_S)
 
 
@@ -78,13 +78,13 @@ def sync_delay_s(crash: Crash, latency_ms: float) -> float:
 
 
 def lanes_of(crash: Crash) -> float:
-    """Return how many fleets of `DEPTH` instances this fleet replaces. A large fleet replaces
-    several fleets."""
+    """Return how many fleets of `DEPTH` instances this fleet replaces. A large fleet takes the
+    place of several fleets."""
     return max(1.0, crash.instances / DEPTH)
 
 
 def seconds_of(crash: Crash) -> float:
-    """Return the approximate time (s) for which one cut keeps one lane busy."""
+    """Return about how long (s) one cut keeps one lane busy."""
     return (sum(load_range_s(crash)) / 2 + AFTER_S) * lanes_of(crash)
 
 
@@ -99,7 +99,7 @@ def is_possible(policy: AofPolicy, kind: CrashKind) -> bool:
 def full_crashes(instances: Sequence[int]) -> list[Crash]:
     """Return every possible crash. One instance, a quorum, or all instances crash at once. Every
     crash occurs with an immediate restart. The kind with the largest loss also occurs with a
-    delayed restart. This kind is `kill -9` without a file, and a power cut with a file."""
+    delayed restart. Without a file this kind is `kill -9`, and with a file it is a power cut."""
     return [
         Crash(count, policy, kind, crashed, restart)
         for count in instances
@@ -114,7 +114,7 @@ def full_crashes(instances: Sequence[int]) -> list[Crash]:
 
 def quick_crashes(instances: Sequence[int]) -> list[Crash]:
     """Return a short selection of crashes. At one N (`DEPTH`, or the first N), one instance crashes
-    under every policy and kind, and the main crashes also hit a quorum. At every other N one
+    under every policy and kind. At this N the main crashes also hit a quorum. At every other N, one
     instance crashes in the main ways only. Only `none` and `everysec` get a delayed restart."""
     depth = DEPTH if DEPTH in instances else instances[0]
     crashes = []

@@ -70,12 +70,12 @@ class Crash(Section, frozen=True):
 
     @property
     def margins(self) -> range:
-        """Every vote margin a lease can have."""
+        """Every vote margin that a lease can have."""
         return range(self.instances - quorum_of(self.instances) + 1)
 
     @property
     def promised_loss(self) -> Expected:
-        """The loss that the policy allows for this kind of end."""
+        """The loss that the policy allows when a server ends in this way."""
         if self.policy == "none":
             return "nearly-all"
         if self.kind == "shutdown" or self.policy == "always":
@@ -134,7 +134,9 @@ class CrashGroup(Crash, frozen=True, kw_only=True):
 
 
 class CrashRow(CrashGroup, frozen=True, kw_only=True):
-    """The locks of one vote margin in one group, and the grants of one of the second clients."""
+    """The locks of one vote margin in one group, and the grants that one of the second clients
+    got.
+    """
 
     margin: Annotated[Count, says("vote margin of the first leases")]
     abstention: Annotated[
@@ -159,7 +161,7 @@ class CrashRow(CrashGroup, frozen=True, kw_only=True):
 
 
 class Most(Section, frozen=True, kw_only=True):
-    """The largest value over some crashes."""
+    """The largest value in some crashes."""
 
     max: Annotated[Amount, says("the most", label="")]
 
@@ -181,7 +183,7 @@ class Losses(Section, frozen=True, kw_only=True):
     @classmethod
     def of(cls, rows: Sequence[CrashRow], groups: Sequence[CrashGroup] = ()) -> Self:
         """Return the losses of these rows. The rows of one group share the group's cuts, so each
-        cut counts once. `groups` hold the losses of all margins together."""
+        cut counts once. `groups` hold the losses of all margins combined."""
         cuts = {row.key: row.cuts for row in rows}
         whole = [group for group in groups if group.key in cuts] or rows
         return cls(
@@ -210,7 +212,7 @@ class Losses(Section, frozen=True, kw_only=True):
 
     @property
     def granted_twice(self) -> Annotated[str, says("of those asked for", unit="count")]:
-        """The number of locks granted twice, of all locks that a second client asked for."""
+        """Of the locks that a second client asked for, the number that was granted twice."""
         return f"{self.double_grants:,} of {self.asked:,}"
 
     @property
@@ -253,8 +255,8 @@ class CrashConditions(Section, frozen=True, kw_only=True):
 
 
 class CrashResult(Document, frozen=True, kw_only=True):
-    """The locks that each AOF policy loses at a crash, and the locks that are then granted twice.
-    null means not known, or not applicable."""
+    """The locks that each AOF policy loses in a crash, and the locks that are granted twice after
+    the crash. null means not known, or not applicable."""
 
     kind: Annotated[Literal["crash"], says("the command that made it")] = "crash"
     fleet: Annotated[OwnFleet, says("servers and disk")]

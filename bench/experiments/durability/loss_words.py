@@ -1,6 +1,6 @@
 """The texts of `lockbench crash`: *its result → lost locks and locks granted twice, on a page*.
-Losses that must not happen are in key figures of one line each. Other losses are in tables that fit
-80 columns."""
+If a loss must not happen, a key figure shows it in one line. Tables that fit 80 columns show the
+other losses."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -195,9 +195,9 @@ def _parts(result: CrashResult) -> Iterator[Part]:
 
 
 def _doubled(crashes: Crashes, margin: int | None, row: CrashRow) -> str:
-    """Return the double grants after this row's crash. With a `margin`, count locks of this margin
-    and the client that trusts restarted servers. Without a margin, count the client that
-    abstains."""
+    """Return the double grants after this row's crash. With a `margin`, count this margin's locks
+    and the client that trusts restarted servers. Without a margin, count the client that lets
+    restarted servers abstain."""
     chosen = [
         one
         for one in crashes[row.key]
@@ -215,8 +215,8 @@ def _waited(crashes: Crashes, abstention: bool, row: CrashRow) -> str:
 
 
 def _tells(row: CrashRow) -> bool:
-    """Return whether a row is worth showing: locks may be lost, were granted twice, or are not as
-    expected."""
+    """Return whether to show a row. A row is shown if locks may be lost, if locks were granted
+    twice, or if the row is not as expected."""
     may_lose = row.expected_loss not in ("none", "none-unless-in-flight")
     return may_lose or row.double_grants > 0 or bool(row.mark)
 
@@ -280,8 +280,8 @@ def suite(result: CrashResult) -> Suite:
 
 
 def figures(result: CrashResult) -> list[Figure]:
-    """Return a figure of the losses in the worst crash of every policy and kind, grouped by
-    policy."""
+    """Return a picture of the losses, grouped by policy. It shows the worst crash of every policy
+    and kind."""
     groups = []
     for policy in AOF_POLICIES:
         of_policy = [
@@ -315,9 +315,9 @@ def _is_drawn(group: CrashGroup, policy: str, kind: str) -> bool:
 
 
 def _worst(same: Sequence[CrashGroup], rows: Rows) -> list[Measure]:
-    """Return the largest values over groups of one policy and kind. The values are the number of
-    lost locks, their age in seconds, and the share of locks granted twice after an immediate
-    restart."""
+    """Return the largest values in the groups of one policy and kind. The values are how many locks
+    were lost, how old (s) they were, and which share was granted twice after an immediate restart.
+    """
     most = max(
         max(group.lost_per_cut.max or 0.0, group.fsync_in_flight.lost_per_cut_max) for group in same
     )

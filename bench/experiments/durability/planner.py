@@ -2,11 +2,11 @@
 crash` → the planner's page*. Pure.
 
 An option combines N, the policy, the restart of a crashed instance, and whether clients let this
-instance abstain. The option's speed is the maximum, and p99 at 80 % of the maximum. Both come from
-one reference load, which was measured for most options. The option's losses are the worst losses of
-its power cuts, with and without a torn tail. Nothing is interpolated, so a figure that was not
-measured is null. The price of a policy is the whole range over all measurements. Only ratios with
-an interval are quoted, never a bound. The page's advice is in `advice.py`.
+instance abstain. The option's speed is the maximum, and p99 at 80 % of the maximum. Both figures
+come from one reference load, which was measured for most options. The option's losses are the worst
+losses of its power cuts, with and without a torn tail. Nothing is interpolated, so a figure that
+was not measured is null. The price of a policy is the whole range over all measurements. Only
+ratios with an interval are quoted, never a bound. The page's advice is in `advice.py`.
 """
 
 from collections import Counter
@@ -41,13 +41,13 @@ from bench.measure import verdict as words
 from bench.measure.environment import Environment
 from bench.measure.verdict import Evidence, Verdict, conclude
 
-# Each way needs this number of cuts. With fewer cuts, a fault that occurs in one of seven cuts may
-# stay hidden (rule of three).
+# Each way needs this many cuts. Fewer cuts may hide a fault that occurs in one of seven cuts (rule
+# of three).
 CUTS = 20
 # Two results that are shown together may be at most this many days apart.
 MOST_DAYS = 31
 MACHINE = ("cpu_model", "cores", "memory_bytes", "kernel")
-# A disk that is slower by this factor counts as a different disk. Below half a millisecond all
+# If a disk is slower by this factor, it counts as a different disk. Below half a millisecond, all
 # disks count as equally fast.
 UNLIKE = 3.0
 LEAST_MS = 0.5
@@ -92,8 +92,8 @@ def plan_page(
 
 
 def _most_complete(options: Sequence[PlannerOption]) -> int | None:
-    """Return the N with the most options for which both speed and losses are known. If several N
-    are equal, return the largest N."""
+    """Count, for each N, the options with known speed and known losses. Return the N with the most
+    such options. If several N are equal, return the largest N."""
     counts = Counter(one.instances for one in options)
     whole = Counter(one.instances for one in options if one.crash and one.acquired_per_s)
     return max(counts, key=lambda count: (whole[count], count), default=None)
@@ -118,15 +118,16 @@ def judged(rows: Rows, conditions: FsyncConditions, *, interrupted: bool) -> dic
 
 
 def earned(result: FsyncResult) -> FsyncResult:
-    """Return a stored `result`, judged again by its rows. Its page loses the figures about crashes.
-    These figures came from another result, and `price_words.beside` must read that result again."""
+    """Judge a stored `result` again by its rows, and return the result. Its page loses the figures
+    about crashes. The figures about crashes came from a crash result, which `price_words.beside`
+    must read again."""
     return replace(result, **judged(result.rows, result.conditions, interrupted=result.interrupted))
 
 
 def apart(speed: FsyncResult, losses: CrashResult) -> str:
-    """Return the reason why the two results may not be shown together, or "" if there is none. Both
-    results must be as expected, from one machine and one server, and at most a month apart. No
-    result stores a machine name, so processor, memory and kernel identify the machine."""
+    """Return the reason why the page may not show the two results together, or "" if there is no
+    reason. Both results must be as expected, from one machine and one server, and at most a month
+    apart. No result stores a machine name, so processor, memory and kernel identify the machine."""
     for name, result in (("speed", speed), ("losses", losses)):
         verdict = result.verdict
         if verdict.word != words.AS_EXPECTED.text:
@@ -153,7 +154,8 @@ def apart(speed: FsyncResult, losses: CrashResult) -> str:
 
 
 def machine_text(measured: Environment, here: Environment) -> str:
-    """Return the machine of the figures, and whether it differs from `here`."""
+    """Return the machine on which the figures were measured, and whether this machine differs from
+    `here`."""
     other = any(getattr(measured, name) != getattr(here, name) for name in MACHINE)
     where = f"{measured.cpu_model}, {measured.cores} cores, kernel {measured.kernel}"
     return f"measured on {where}" + (
@@ -192,7 +194,7 @@ def _text(value: object) -> str:
 
 
 def _doubts(counts: set[int], crash: CrashResult) -> Iterator[str]:
-    """Yield the limits of losses that are shown beside the speed.
+    """Yield sentences about what the losses beside the speed do not show.
 
     `counts`: each N with a known speed.
     """
@@ -235,8 +237,8 @@ def _unmeasured(
 
 
 def _of_slow_disks(page: PlannerPage, crash: CrashResult) -> Iterator[str]:
-    """Yield the gaps in the data about slower disks. The losses were measured on the disk of the
-    crashes. A slower disk changes the losses, just as it changes the price."""
+    """Yield the gaps in the data about slower disks. The losses were measured on the crashed
+    servers' disk. A slower disk changes the losses, and it also changes the price."""
     crashed_on = crash.conditions.disk
     reference = page.reference
     crash_disk = crash.fleet.fdatasync_s
@@ -273,7 +275,7 @@ def _of_slow_disks(page: PlannerPage, crash: CrashResult) -> Iterator[str]:
 
 
 def _is_unlike(one_ms: float, other_ms: float) -> bool:
-    """Return whether one fsync takes several times as long as the other fsync."""
+    """Return whether one fsync time is several times the other fsync time."""
     return max(one_ms, other_ms) > UNLIKE * max(min(one_ms, other_ms), LEAST_MS)
 
 
@@ -285,8 +287,8 @@ def _disk_text(disk: str, fdatasync_ms: float | None) -> str:
 
 
 def _reference(rows: Rows) -> Setup | None:
-    """Return the load that most N and policies share. If several loads are equal, prefer an added
-    delay of 2 ms, then the slowest disk, then the most callers up to 256."""
+    """Return the load that was measured for the most N and policies. If several loads are equal,
+    prefer an added delay of 2 ms, then the slowest disk, then the most callers up to 256."""
     of_policies = [row for row in find_rows(rows) if row.policy != "none"] or find_rows(rows)
     counts = Counter(row.setup for row in of_policies)
 
@@ -305,7 +307,8 @@ def _reference(rows: Rows) -> Setup | None:
 def _options(
     rows: Rows, crash: CrashResult | None, reference: Setup | None
 ) -> Iterator[PlannerOption]:
-    """Yield the options by N, policy and way of restart. The way is None if no crash was made."""
+    """Yield the options, ordered by N, policy and way of restart. The way is None if no crash was
+    made."""
     cells = crash.rows if crash else ()
     pairs = {(row.instances, row.policy) for row in rows}
     pairs |= {(cell.instances, cell.policy) for cell in cells}

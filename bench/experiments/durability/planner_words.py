@@ -38,7 +38,7 @@ CARRY_OVER = (
 )
 # An fdatasync of a file in memory takes less than this (s).
 MEMORY_S = 5e-6
-# Each way of restart, as the picture names it.
+# How the picture names each way of restart.
 _WAYS: dict[tuple[Restart | None, bool], str] = {
     ("delayed", False): "Restart delayed past the longest TTL",
     ("at-once", True): "Restarted at once, clients abstain",
@@ -157,8 +157,8 @@ def options(page: PlannerPage) -> Part:
 
 
 def choice_figure(page: PlannerPage) -> Figure | None:
-    """Return the figure of price against loss. For each way it shows the share of locks granted
-    twice, the wait after a crash, and the speed."""
+    """Return the picture of price against loss. For each way, it shows which share of locks was
+    granted twice, the wait after a crash, and the speed."""
     shown = [
         (one, one.crash)
         for one in page.options
@@ -193,8 +193,8 @@ def choice_figure(page: PlannerPage) -> Figure | None:
 
 
 def _choice_measures(page: PlannerPage, one: PlannerOption, losses: Losses) -> list[Measure]:
-    """Return, for one way at one N, the share of locks granted twice, the wait after a crash, and
-    the speed."""
+    """Return three figures of one way at one N. They are the share of locks granted twice, the wait
+    after a crash, and the speed."""
     assert one.way is not None
     twice = losses.double_grants / losses.asked if losses.asked else 0.0
     text = percent(twice, 0) if twice else "none"

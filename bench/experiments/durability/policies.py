@@ -1,8 +1,8 @@
-"""The terms that prices, losses and the planner's page share: *policies, crashes, ways of restart,
-disks → their names and meanings*. Pure.
+"""Terms for prices, losses and the planner's page: *policies, crashes, ways of restart, disks →
+their names and meanings*. Pure.
 
-A way combines a policy, the restart of a crashed server, and the clients' treatment of the
-restarted server.
+A way combines a policy, the restart of a crashed server, and how clients treat the restarted
+server.
 """
 
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ CrashKind = Literal["shutdown", "kill", "kill-slow-fsync", "power-cut", "power-c
 AOF_POLICIES: tuple[AofPolicy, ...] = get_args(AofPolicy)
 POLICIES: tuple[Policy, ...] = get_args(Policy)
 RESTARTS: tuple[Restart, ...] = get_args(Restart)
-# Each kind of crash, as tables and pictures name it.
+# How tables and pictures name each kind of crash.
 KINDS: Mapping[CrashKind, str] = {
     "shutdown": "SHUTDOWN",
     "kill": "kill -9",
@@ -57,8 +57,8 @@ def server_policy(policy: Policy) -> AofPolicy:
 
 
 class Way(NamedTuple):
-    """A way to run the servers: a policy, the restart of a crashed server, and whether clients let
-    this server abstain."""
+    """A way to run the servers. It has a policy, the restart of a crashed server, and whether
+    clients let this server abstain."""
 
     policy: Policy
     restart: Restart

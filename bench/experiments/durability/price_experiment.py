@@ -1,12 +1,12 @@
-"""The measurement of the price of an fsync policy: *a matrix of cells → visits in random order,
-interleaved → a judged, written result*.
+"""Measures the price of an fsync policy: *a matrix of cells → interleaved visits in random order →
+a judged, written result*.
 
 Rules: a finished block goes to the journal before the next block begins. So an interrupted matrix
-can be continued, but only on the same server. In a block the policies are measured alternately,
-forward and backward, so each pass makes pairs. After that, an open loop offers each policy 80 % of
-its maximum *in this block*. The open loop is stored with the first visit. The servers' counters
-include the warm-up and the drain of a load. The counters are divided by a number of leases that
-includes both, too.
+can be continued, but only on the same server. In a block the policies alternate, forward and
+backward, so each pass makes pairs. After the passes, an open loop offers each policy 80 % of the
+policy's maximum *in this block*. The first visit stores the open loop. The servers' counters
+include the warm-up and the drain of a load. So the counters are divided by all leases, also the
+leases of warm-up and drain.
 """
 
 from collections import Counter
@@ -54,7 +54,7 @@ from bench.topology.probe import InfoSnapshot, delta, info_snapshot
 
 # The load process must answer within this time, plus the time of the phase itself.
 PATIENCE_S = 60.0
-# If the number of blocks without a grant exceeds the number of measured visits by more than this,
+# Blocks without a grant may outnumber the measured visits by this many. If there are more,
 # something else is wrong.
 MOST_BARREN = 3
 
@@ -129,8 +129,8 @@ class _Visits:
             pace.did(plan.block_s(block))
 
     def _visited(self, block: Block) -> Sequence[VisitSeen]:
-        """Return the visits of a block. Return no visits if no lock was granted, as long as this is
-        rare."""
+        """Return the visits of a block. A block without a granted lock has no visits, as long as
+        such blocks are rare."""
         prefix = f"lockbench:{self._run_id}:"
         cell = block[0]
         keys = [f"{prefix}r{caller}" for caller in range(cell.callers)]
@@ -150,8 +150,8 @@ class _Visits:
                 return ()
 
     def result(self, header: Header) -> FsyncResult:
-        """Return all measurements so far, beside the newest losses. Restore the settings of the
-        user's servers."""
+        """Return all measurements so far, together with the newest losses. Restore the settings of
+        the user's servers."""
         rows = rows_of(self._journal.pieces)
         plan = self._plan
         conditions = FsyncConditions(
@@ -189,7 +189,8 @@ class _Visits:
 
 
 class NothingGrantedError(EnvironmentNotReadyError):
-    """The machine or a server did not complete a single lock, so the cell has no figures."""
+    """Raised if the machine or a server did not complete a single lock. The cell then has no
+    figures."""
 
 
 def measure_block(
@@ -204,9 +205,9 @@ def measure_block(
     with load_process(LoadOrder(servers.urls, key_prefix, cell, plan.seed)) as child:
         for number in range(plan.repeats):
             # The policies are measured alternately, and every second pass goes backwards (A B C, C
-            # B A). So a machine that slowly becomes faster or slower favours no policy. With the
-            # same order every time, the first policy of the block would always have the earlier
-            # half of the drift.
+            # B A). So a machine that slowly becomes faster or slower favours no policy. If the
+            # order were always the same, the first policy of the block would always have the
+            # earlier half of the drift.
             for cell in block if number % 2 == 0 else block[::-1]:
                 maxima_of[cell].append(_loaded(plan, servers, child, cell))
         rates_per_s = {cell: _open_rate(cell, loads) for cell, loads in maxima_of.items()}

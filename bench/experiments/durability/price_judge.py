@@ -1,16 +1,16 @@
-"""The judgement of the visits: *visits → a row per cell and load → the price of always, in pairs →
-judged findings*. Pure.
+"""Judges the visits: *visits → a row per cell and load → the price of always, in pairs → judged
+findings*. Pure.
 
-- Histograms of repeats are merged. Percentiles are never averaged. The work of a server is divided
-  by the leases of the same time.
+- The histograms of repeats are merged. Percentiles are never averaged. The work of a server is
+  divided by the leases of the same period.
 - The difference of two policies is the Hodges-Lehmann estimate over pairs of visits, with its exact
   interval. The interval needs at least six pairs. Rates are never compared without an interval.
-  `none` does not take turns with other policies and has no pairs, so it is not compared.
+  `none` does not alternate with other policies. So `none` has no pairs and is not compared.
 - Only the cells of the matrix are judged. The answer is "not known" if most figures are only lower
   bounds (≥), or come from a load with a queue or a late start. The answer is also "not known" if
   more than a quarter of the visits is missing.
-- On a disk with nearly free syncs, `always` cannot be clearly slower. There the order of the
-  policies is not judged.
+- On a disk with nearly free syncs, `always` cannot be clearly slower. On such a disk the order of
+  the policies is not judged.
 - Callers do not contend. So an acquire may be refused only if a release has failed before.
 """
 
@@ -52,15 +52,15 @@ from bench.scenario.quantity import parse_delay
 
 # Twice the standard deviation of interleaved pairs of the same code, which is 7.5 %.
 NOISE = 0.15
-# At least this share of the visits must be made. With a smaller share, about half of all pairs of
-# policies would lack a visit (0.75² = 0.56).
+# At least this share of the visits must be made. If fewer visits were made, about half of all pairs
+# of policies would lack a visit (0.75² = 0.56).
 MADE_SHARE = 0.75
-# The least time of two fsyncs, in cycles of the fastest policy. Below this value, noise may hide
-# the price of `always`.
+# Two fsyncs must take at least this many cycles of the fastest policy. If they are faster, noise
+# may hide the price of `always`.
 CHEAP_SYNC = 1.0
 BEHIND_SHARE = 0.01
-# The allowed lag of grants behind arrivals, in standard deviations of the number of arrivals. The
-# number of arrivals is a Poisson count.
+# The grants may lag behind the arrivals by this many standard deviations. The standard deviation is
+# that of the arrivals, which are a Poisson count.
 BEHIND_SIGMAS = 2.0
 
 Rows = Sequence[FsyncRow]
@@ -101,14 +101,14 @@ def find_rows(
 
 
 def like(row: FsyncRow) -> dict[str, Any]:
-    """Return the values that a row must share with the rows that it is compared with, for
-    `find_rows`. These values are N, callers, hold and added latency."""
+    """Return the values that must be equal in two compared rows, for `find_rows`. The values are N,
+    callers, hold and added latency."""
     return {name: getattr(row, name) for name in MatrixPlace.__struct_fields__}
 
 
 def sustained(loads: Loads) -> bool | None:
-    """Return whether the grants kept up with the arrivals. A gap is allowed if it is at most 1 % or
-    may be random. Return None in closed loop."""
+    """Return whether the grants kept up with the arrivals. A gap is allowed if it is at most 1 %,
+    or if it may be random. Return None in closed loop."""
     dues = [load.due for load in loads if load.due is not None]
     if not dues:
         return None
@@ -167,9 +167,9 @@ def _over(part: float | None, whole: float | None) -> float | None:
 
 
 def disk_of(figures: Iterable[DiskFigures | None]) -> DiskFigures | None:
-    """Return the medians and the largest value, or None if no disk is known. If a disk was too slow
-    for the 100 writes of a p99, its largest value counts. Otherwise the slowest disk would be left
-    out."""
+    """Return the medians and the largest value, or None if no disk is known. A p99 needs 100
+    writes. If a disk was too slow for 100 writes, its largest value counts. Otherwise the slowest
+    disk would be left out."""
     disks = [disk for disk in figures if disk]
     if not disks:
         return None
@@ -182,7 +182,7 @@ def disk_of(figures: Iterable[DiskFigures | None]) -> DiskFigures | None:
 
 def _generator(cell: FsyncCell, loads: Loads, p99_ns: float | None) -> LoadProcessFigures:
     """Return whether the load process was the limit, and why its load was not as claimed. The
-    process was the limit if it ran or waited for a core for 0.9 of the time."""
+    process was the limit if it ran, or waited for a core, during 0.9 of the time."""
     wanted_ratio = statistics.median(load.wanted_ratio for load in loads)
     little = _per(loads, lambda load: load.littles_law_ratio)
     late_ns = [load.lateness_p99_ns for load in loads if load.lateness_p99_ns is not None]
@@ -307,8 +307,8 @@ def _always_slowest(rows: Rows) -> Iterator[FsyncFinding]:
 
 
 def _slowest(slow: FsyncRow, least: FsyncRow, fastest_per_s: float) -> tuple[Word, str]:
-    """Return the verdict on whether `slow` is slower than the next slowest policy. If there is no
-    judgement, also return the reason."""
+    """Judge whether `slow` is slower than the next slowest policy. Return the verdict, and the
+    reason if there is no judgement."""
     times = times_as_fast(least, slow)
     disk = slow.disk_fdatasync_s
     if times.low > 0:
@@ -328,7 +328,8 @@ def _refusals(rows: Rows) -> Iterator[FsyncFinding]:
 
 
 def warnings_of(rows: Rows, findings: Sequence[FsyncFinding]) -> Iterator[str]:
-    """Yield the limits of these figures. Bounds, queues and late loads are marked in their rows."""
+    """Yield sentences about what these figures do not show. Rows mark bounds, queues and late
+    loads."""
     if denied := sum(sum(row.denied.values()) for row in rows):
         failed = sum(row.release_failures for row in rows)
         yield f"{denied:,} acquires were denied and {failed:,} releases failed"

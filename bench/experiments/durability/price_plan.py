@@ -1,11 +1,10 @@
 """The cells that `lockbench fsync` measures, and their order: *lists of values → cells → blocks of
 interleaved cells*.
 
-Rules: pure. The seed decides the order. Cells that are compared have the same N and callers, and
-are measured one after the other. The policies no, everysec and always of one cell alternate on the
-same servers, forward and backward (A B C, C B A, …). So other work on the machine disturbs all
-policies equally, and each pass makes a pair. WAITAOF answers once a second, so its loads are
-longer.
+Rules: pure. The seed decides the order. Compared cells have the same N and callers, and they are
+measured one after the other. The policies no, everysec and always of one cell alternate on the same
+servers, forward and backward (A B C, C B A, …). So other work on the machine disturbs all policies
+equally, and each pass makes a pair. WAITAOF answers once a second, so its loads are longer.
 """
 
 import itertools
@@ -21,15 +20,15 @@ OPEN_SHARE = 0.8
 # The open loop lasts this many times as long as a closed loop, because a p99 needs a thousand
 # samples.
 OPEN_TIMES = 5
-# The time (s) per block to start the servers, connect and query them.
+# The time (s) that a block needs to start the servers, connect to them and query them.
 OVERHEAD_S = 0.9
-# The time (s) of a connection, per client and instance.
+# The time (s) that one client needs to connect to one instance.
 CONNECT_S = 0.0006
 
 # Clients, pipeline and hold.
 CallerShape = tuple[int, int, str]
 TTL_MS = 10_000
-# This is the longest possible time-out, so that a slow fsync is measured instead of timed out.
+# The time-out is as long as possible, so that a slow fsync is measured and does not time out.
 TIMEOUT_MS = TTL_MS / 4
 WAITAOF_MS = 2000
 # WAITAOF answers once a second, and then it answers all callers together.
@@ -65,12 +64,12 @@ class Phase:
     rate_per_s: float | None = None
 
 
-# Cells that are measured alternately on the same servers. The cells differ only in their policy.
+# Cells that alternate on the same servers. The cells differ only in their policy.
 Block = tuple[FsyncCell, ...]
 
 
 class FsyncPlan(FsyncTimes, frozen=True, kw_only=True):
-    """The matrix."""
+    """The matrix of cells to measure."""
 
     cells: tuple[FsyncCell, ...]
     seed: int
@@ -85,7 +84,7 @@ class FsyncPlan(FsyncTimes, frozen=True, kw_only=True):
         return [tuple(block) for place in places.values() for block in place.values()]
 
     def seconds_of(self, cell: FsyncCell) -> float:
-        """Return the measured time (s) of each load of the cell."""
+        """Return how long (s) each load of the cell is measured."""
         return max(self.seconds, WAITAOF_LEAST_S) if cell.policy == "waitaof" else self.seconds
 
     def block_s(self, block: Block) -> float:
@@ -120,10 +119,10 @@ def product_cells(
 
 
 def full_cells(cores: int) -> list[FsyncCell]:
-    """Return all cells that this number of cores can drive, on four disks. The loads are one
-    caller, 16 callers that hold locks for 5 ms, and 64 callers that hold locks for 50 ms. With at
-    most two cores, five servers get only the last load. WAITAOF is measured on one slow disk,
-    without the first load."""
+    """Return all cells that this many cores can drive, on four disks. The loads are one caller, 16
+    callers that hold locks for 5 ms, and 64 callers that hold locks for 50 ms. With at most two
+    cores, five servers get only the last load. WAITAOF is measured on one slow disk, without the
+    first load."""
     counts = driven(cores)
     delays_ms = (0.0, 0.5, 2.0, 10.0)
     cells = product_cells(AOF_POLICIES, counts, [ONE], delays_ms)
@@ -135,8 +134,8 @@ def full_cells(cores: int) -> list[FsyncCell]:
 
 
 def quick_cells(cores: int) -> list[FsyncCell]:
-    """Return a short list of cells that this number of cores can drive. The list has one caller,
-    with and without a slow disk. It also has callers that hold their locks, because without a hold
+    """Return a short list of cells that this many cores can drive. The list has one caller, with
+    and without a slow disk. The list also has callers that hold their locks, because without a hold
     the load process would be the limit."""
     return [
         *product_cells(AOF_POLICIES, (1,), [ONE], (0.0, 2.0)),
@@ -145,6 +144,5 @@ def quick_cells(cores: int) -> list[FsyncCell]:
 
 
 def driven(cores: int) -> tuple[int, ...]:
-    """Return every N that this number of cores can drive if callers come back within
-    milliseconds."""
+    """Return every N that this many cores can drive if callers come back within milliseconds."""
     return (1, 3, 5) if cores > 2 else (1, 3)

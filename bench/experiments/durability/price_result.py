@@ -1,6 +1,6 @@
 """The data that `lockbench fsync` stores: *visits in the journal, rows of cells, the price of
-always, findings, the planner's page*. A figure over repeats is a `Spread`. null means not known, or
-not applicable."""
+always, findings, the planner's page*. A figure from several repeats is a `Spread`. null means not
+known, or not applicable."""
 
 import math
 from collections.abc import Iterable
@@ -68,7 +68,7 @@ class MatrixPlace(Setup, frozen=True, kw_only=True):
 
     @property
     def place(self) -> str:
-        """The N, load and disk."""
+        """N, load and disk."""
         return f"N={self.instances}, {self.load_text}, {self.disk}"
 
 
@@ -87,8 +87,8 @@ class FsyncCell(MatrixPlace, frozen=True, kw_only=True):
 
     @property
     def connections(self) -> int:
-        """The number of connections to each instance. WAITAOF blocks a connection, so each caller
-        has its own."""
+        """How many connections each instance gets. WAITAOF blocks a connection, so each caller has
+        its own connection."""
         return self.callers if self.policy == "waitaof" else self.clients
 
     def __str__(self) -> str:
@@ -110,7 +110,7 @@ def known_sum(values: Iterable[Number | None]) -> Number | None:
 
 
 class PhaseFigures(Section, frozen=True, kw_only=True):
-    """The results of a load, as its process counted them."""
+    """The results of a load, as the load process counted them."""
 
     seconds: Annotated[Amount, says("of the window")]
     granted: Annotated[Count, says("in the window, whenever due")]
@@ -158,7 +158,7 @@ class VisitSeen(Section, frozen=True, kw_only=True):
 
 
 class DiskFigures(Section, frozen=True, kw_only=True):
-    """fdatasync times (s) before each visit, without added delay."""
+    """How long (s) an fdatasync took before each visit, without added delay."""
 
     p50: Annotated[Amount, says("s, median of the visits' medians")]
     p99: Annotated[
@@ -179,7 +179,7 @@ class LoadProcessFigures(Section, frozen=True, kw_only=True):
 
 
 class VisitRate(Section, frozen=True, kw_only=True):
-    """The rate of one visit. It makes pairs with the visits of the same number under other
+    """The rate of one visit. A visit makes pairs with the visits of the same number under other
     policies."""
 
     repeat: Annotated[Count, says("its number")]
@@ -233,8 +233,8 @@ class FsyncRow(FsyncCell, frozen=True, kw_only=True):
 
     @property
     def kept_up(self) -> bool:
-        """True if the latency of this open loop may be shown. This needs a load without a queue and
-        without a late start."""
+        """True if the latency of this open loop may be shown. The load must have no queue and no
+        late start."""
         return bool(self.sustained) and not self.generator.reason
 
     @property
@@ -253,7 +253,7 @@ class FsyncRow(FsyncCell, frozen=True, kw_only=True):
 
     @property
     def refusals(self) -> int:
-        """The number of acquires that were denied because of another caller."""
+        """How many acquires were denied because of another caller."""
         return self.denied.get("contended", 0) + self.denied.get("split_vote", 0)
 
 
@@ -356,7 +356,7 @@ class PlannerOption(Section, frozen=True, kw_only=True):
 
 
 class CostRange(Section, frozen=True, kw_only=True):
-    """The range over all measurements, because no single ratio is true everywhere."""
+    """The range of all measured ratios, because no single ratio is true everywhere."""
 
     least: Annotated[AlwaysCost, says("where always costs least")]
     most: Annotated[AlwaysCost, says("where it costs most")]
@@ -416,7 +416,7 @@ class FsyncFleet(Section, frozen=True, kw_only=True):
 
 
 class FsyncTimes(Section, frozen=True, kw_only=True):
-    """The number and the length of the loads of each cell."""
+    """How many loads each cell has, and how long they are."""
 
     repeats: Annotated[Count, says("time slices of each cell, all on the same servers")]
     warmup_s: Annotated[Amount, says("before each load")]

@@ -28,9 +28,9 @@ from bench.report.sheet import Columns, KeyFigure, Part, Sheet, made, sheet_of, 
 
 
 def beside(losses: Answer[CrashResult], result: FsyncResult, folder: Path) -> FsyncResult:
-    """Return the result with the losses of the newest crash result directly below `folder`. A
-    result that already has losses is returned unchanged. If the crash result is refused or from
-    another machine, a warning says so."""
+    """Add the losses of the newest crash result, which lies directly below `folder`. A result that
+    already has losses is returned unchanged. If the crash result is refused or comes from another
+    machine, the returned result has a warning."""
     if result.planner.ttl_ms:
         return result
     try:
@@ -134,7 +134,7 @@ def _measured(result: FsyncResult) -> Part:
 
 
 def figures(result: FsyncResult) -> list[Figure]:
-    """Return a figure of the price of always, cell by cell, for the known prices."""
+    """Return a picture of the known prices of always, cell by cell."""
     costs = [cost for cost in result.costs if cost.is_known]
     if not costs:
         return []

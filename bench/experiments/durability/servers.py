@@ -6,9 +6,9 @@ of `lockbench fsync` → servers with its policy*.
     the user's  the servers named by --target; only CONFIG SET appendfsync changes them, and the old
                 value is always put back
 
-A child process runs this module. It gets the old settings of the user's servers, and restores them
-when its standard input ends. The input ends if the parent closes it, after Ctrl-C, or if the parent
-dies in any way. URLs travel through a pipe, never on a command line.
+A child process runs this module. The child gets the old settings of the user's servers, and
+restores them when its standard input ends. The input ends if the parent closes it, after Ctrl-C, or
+if the parent dies in any way. URLs travel through a pipe, and never on a command line.
 """
 
 import json
@@ -37,7 +37,7 @@ from lockcore.bench.sockets import InstanceTarget
 from lockcore.clock import NS_PER_MS
 
 NO_REWRITE = ("--auto-aof-rewrite-percentage", "0")
-# The number of allowed connections in addition to the connections of the load.
+# A server allows this many connections in addition to the load's connections.
 _MAXCLIENTS = 100
 _POLICY = "appendfsync"
 _ASK_S = 2.0
@@ -48,7 +48,7 @@ _READY = "holding"
 
 @dataclass(frozen=True, slots=True)
 class CellServers:
-    """Running servers. `controls` are the shims of the servers. The user's servers have no shims.
+    """Running servers. `controls` are the servers' shims. The user's servers have no shims.
     `become` changes the policy."""
 
     urls: tuple[str, ...]
@@ -58,12 +58,12 @@ class CellServers:
 
     @property
     def syncs(self) -> int | None:
-        """The number of fsyncs and fdatasyncs of all servers so far. None if the syncs cannot be
+        """How many fsyncs and fdatasyncs all servers have made so far. None if the syncs cannot be
         counted."""
         return sum(control.syncs for control in self.controls) if self.controls else None
 
     def syncs_since(self, before: int | None) -> int | None:
-        """Return the number of syncs since the count was `before`."""
+        """Return how many syncs were made since the count was `before`."""
         return None if before is None or self.syncs is None else self.syncs - before
 
 
@@ -106,7 +106,7 @@ class OwnServers:
         self.fleet = FsyncFleet(started=True, server=server, instances=None)
         self.identity = f"{server.name} {server.version} {server.sha256} {disk or ''}"
         self.warnings: tuple[str, ...] = ()
-        # The problem at the close of the servers, in words.
+        # The problem that occurred when the servers were closed, in words.
         self.trouble = ""
 
     def why_not(self, policy: Policy) -> str | None:
@@ -155,7 +155,7 @@ class UserServers:
             f"{fact.address} {fact.server} {fact.version}" for fact in self.facts
         )
         self.warnings: tuple[str, ...] = ()
-        # The problem at the close of the servers, in words.
+        # The problem that occurred when the servers were closed, in words.
         self.trouble = ""
         if unsynced := ", ".join(fact.address for fact in self.facts if fact.no_fsync_on_rewrite):
             warning = (
@@ -180,8 +180,8 @@ class UserServers:
 
     @contextmanager
     def serving(self, cell: FsyncCell, keys: Sequence[str]) -> Iterator[CellServers]:
-        """Yield the first servers, as many as the cell needs. At the end, unlink the `keys` that an
-        interrupted load has left."""
+        """Yield as many of the servers as the cell needs, beginning with the first. At the end,
+        unlink the `keys` that an interrupted load has left."""
         become = partial(set_policy, self.urls if self._before else ())
         try:
             yield CellServers(self.urls[: cell.instances], None, become)
@@ -191,8 +191,8 @@ class UserServers:
     def close(self) -> str:
         """Restore the old setting.
 
-        Returns a text that names the servers with a wrong value and says what the user must do. ""
-        means that all servers have their old value.
+        Returns "" if all servers have their old value. Otherwise the text names the servers with a
+        wrong value, and says what the user must do.
         """
         before = self._before
         self._before = []
@@ -289,8 +289,8 @@ def _listed(policies: Iterable[str | None]) -> str:
 
 
 def main() -> None:
-    """Wait for the end of standard input, then restore all settings. All servers are restored at
-    the same time, so that a silent server does not delay another server."""
+    """Wait until standard input ends, then restore all settings. All servers are restored in
+    parallel, so that a silent server does not delay another server."""
     order = json.loads(sys.stdin.readline())
     print(_READY, flush=True)  # noqa: T201 - the leash reads it
     while sys.stdin.read(4096):

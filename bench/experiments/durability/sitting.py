@@ -1,5 +1,5 @@
-"""One session that measures a matrix of prices or losses: *an order → measurements missing in the
-journal → a result, stored or to be continued*.
+"""One session that measures a matrix of prices or losses: *an order → the measurements that the
+journal lacks → a result, stored or to be continued*.
 
 A matrix takes many minutes. Each finished piece is written to the journal at once, so an
 interrupted matrix can continue where it stopped. The journal is removed when its result is stored.
@@ -25,15 +25,15 @@ class Matrix(Protocol[Stored_co]):
     """Measurements that are made piece by piece."""
 
     def measure(self, is_over: Callable[[], bool]) -> None:
-        """Measure the pieces missing in the journal, until `is_over`. Raises BenchError."""
+        """Measure the pieces that the journal lacks, until `is_over`. Raises BenchError."""
 
     def result(self, header: Header) -> Stored_co:
         """Return the judged result of all pieces in the journal."""
 
 
 class Pace:
-    """An estimate of the time left. `planned_s` is the planned time of all pieces. `lanes` is the
-    number of pieces measured at once."""
+    """An estimate of the time left. `planned_s` is the planned time of all pieces. `lanes` pieces
+    are measured at once."""
 
     def __init__(self, planned_s: float, lanes: int = 1) -> None:
         self._began_s = time.monotonic()
@@ -66,7 +66,7 @@ def sit(
     check: Callable[[Piece], object] = lambda _piece: None,
 ) -> Done[Stored]:
     """Measure the pieces of a matrix that the journal of `order` lacks. `plan` holds the values
-    that must be equal if a matrix is to be continued. `check` raises an error for an unusable
+    that must be equal, so that a matrix can be continued. `check` raises an error for an unusable
     piece.
 
     Raises BenchError if nothing can be measured, and KeyboardInterrupt if Ctrl-C came before the
