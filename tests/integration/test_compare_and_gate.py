@@ -125,7 +125,7 @@ def test_recipes_are_compared_with_the_noise_beside_them(
     assert sorted(run["side"] for run in result["runs"]) == [0, 1, 2]
     assert {entry["role"] for entry in result["metrics"]} == {"judged", "noise"}
     assert {entry["verdict"] for entry in result["metrics"]} == {"inconclusive"}
-    assert "1 of the 6 pairs that an interval of 0.95 needs" in (folder / "mine.md").read_text(
+    assert "1 of the 6 pairs that a 0.95 interval needs" in (folder / "mine.md").read_text(
         encoding="utf-8"
     )
     assert "<testcase" in (folder / "junit.xml").read_text(encoding="utf-8")

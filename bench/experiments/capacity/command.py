@@ -52,7 +52,7 @@ SEARCHED = {
 NOT_SWEPT = {*SEARCHED, "targets", "pause", "seed", "duration", "warmup"}
 
 
-_SLO = "a limit that a rate must keep, like 'acquire.p99 < 10ms' (repeatable)"
+_SLO = "a limit that the load must keep, such as 'acquire.p99 < 10ms' (repeatable)"
 _OVER = "find the capacity for each of these values (repeatable)"
 _SWEPT = Offered(lambda: [f"{name}=" for name in BY_NAME if name not in NOT_SWEPT])
 
@@ -82,7 +82,7 @@ class CapacityOptions(Options):
     "--budget",
     metavar="DURATION",
     type=BUDGET,
-    help=f"time for each capacity  [{FULL_BUDGET}; --quick {QUICK_BUDGET}]",
+    help=f"time for the search of each capacity  [{FULL_BUDGET}; --quick {QUICK_BUDGET}]",
 )
 @click.option(
     "--quick", is_flag=True, help="use short probes, even if the scenario file says otherwise"

@@ -165,8 +165,8 @@ def _nothing_held(facts: Facts) -> Answer | None:
         outcomes.append(f"{min(missed):,.2f}/s did not")
     text = ", and ".join(outcomes) or "no probe tells"
     return facts.unsure(
-        f"no tested rate keeps the SLO with certainty: {text}{facts.pauses}; too few lower rates "
-        "were tried"
+        f"no tested rate is certain to keep the SLO: {text}{facts.pauses}; the search tried too "
+        "few lower rates"
     )
 
 
@@ -182,12 +182,12 @@ def _target_missed(facts: Facts) -> Answer | None:
         return None
     text = f"{missed} of {len(outcomes)} probes missed at the target of {count(target)}/s"
     if high is not None and target > high:
-        return words.NOT_KEPT, [f"{text}: the fleet carries at most {count(high)}/s"]
+        return words.NOT_KEPT, [f"{text}, because the fleet carries at most {count(high)}/s"]
     if target_holds(facts.findings, target) is False:
         return words.NOT_KEPT, [
-            f"{text}: with 95 % certainty, fewer than half of the probes at this rate hold the SLO"
+            f"{text}: with 95 % certainty, fewer than half of the probes at this rate keep the SLO"
         ]
-    why = "which is not above the interval, so it is not known whether the target holds"
+    why = "but the target is not above the interval, so nobody knows whether the fleet keeps it"
     return words.INCONCLUSIVE, [f"{text}, {why}"]
 
 
@@ -216,7 +216,7 @@ def _gaps(facts: Facts) -> list[str]:
         return []
     if capacity.high is None:
         gave_out = _gave_out(facts.findings)
-        why = "too few probes above this rate missed"
+        why = "too few probes at higher rates missed the SLO"
         if gave_out:
             why = f"the load generator reached its limit first ({gave_out})"
         return [f"the capacity is at least {count(capacity.low)}/s: {why}{facts.pauses}"]
@@ -337,7 +337,7 @@ def _against_text(probes: Sequence[Probe], wrong: Seen, number: int) -> str:
     side = "below" if wrong is Seen.MISSED else "above"
     return (
         f"{number} of {len(probes)} probes {wrong.value} at {ends}/s, {side} the interval. Either "
-        "the fleet misses a rate below one that it keeps, or the machine changed during the "
+        "the fleet keeps a rate and misses a lower rate, or the machine changed during the "
         "search. Repeat the search with a longer --budget"
     )
 
@@ -359,12 +359,12 @@ def agreement(capacity: Capacity, loops: Sequence[Loop]) -> tuple[str | None, bo
     if low is None:
         return None, False
     how = (
-        ", which is more: closed-loop callers wait for each other and never queue, but random or "
-        "late arrivals do"
+        ", which is more than in open loop: callers of a closed loop never queue, but arrivals "
+        "of an open loop can"
     )
     if rate < low:
         how = (
-            ", which is less than in open loop: each caller waits for its reply, and runs with "
+            ", which is less than in open loop: each caller waits for a reply, and runs with "
             "more callers missed the SLO"
         )
     elif capacity.high is None or rate <= capacity.high:

@@ -331,7 +331,8 @@ def next_limit(uses: Sequence[ResourceUse], gave_out: str = "") -> ResourceUse:
     if first is None:
         return ResourceUse(
             None,
-            "not known: no probe within a factor of two of the capacity measured what was used",
+            "not known: no probe within a factor of two of the capacity measured its "
+            "use of resources",
         )
     near = "" if (first.ratio or 0.0) >= NEAR else "; no resource was nearer to its limit"
     return structs.replace(first, text=first.text + near)
@@ -439,8 +440,8 @@ def _hot_key(result: RunResult) -> ResourceUse | None:
     use = share * rate / ceiling
     times = f"hold {hold_s * 1e3:.2f} ms + hand-off {turn_s * 1e3:.2f} ms"
     text = (
-        f"{percent(use, 0)} of its ceiling {ceiling:,.0f}/s = 1 ÷ ({times}), {share * 100:.3g} % "
-        "of the acquires ask for it"
+        f"{share * 100:.3g} % of the acquires request this key, which is at {percent(use, 0)} "
+        f"of its limit of {ceiling:,.0f}/s ({times})"
     )
     return _grows(HOT_KEY, use, text, result)
 
@@ -454,7 +455,7 @@ def _callers(result: RunResult) -> ResourceUse | None:
         return None
     use = rate * sum(time or 0.0 for time in times) / users
     return ResourceUse(
-        CALLERS, f"{percent(use, 0)} of {users:,} were at work; --users adds callers", use
+        CALLERS, f"{percent(use, 0)} of {users:,} callers were at work; --users adds callers", use
     )
 
 
@@ -468,7 +469,8 @@ def _fsync(result: RunResult) -> ResourceUse | None:
         use = min(1.0, FSYNC_REPLY * disk.p50_s / slowest)
         return ResourceUse(
             FSYNC,
-            f"always: fsyncs of {disk.p50_s * 1e6:.0f} µs take {percent(use, 0)} of a reply's time",
+            f"under always, an fsync of {disk.p50_s * 1e6:.0f} µs takes "
+            f"{percent(use, 0)} of a reply's time",
             use,
         )
     if delayed:

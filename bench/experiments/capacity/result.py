@@ -48,13 +48,16 @@ class Attainment(Section, frozen=True, kw_only=True):
 class ResourceUse(Section, frozen=True):
     """The use of one resource."""
 
-    name: Annotated[str | None, says("the resource; null: no use was measured", label="")]
+    name: Annotated[
+        str | None, says("name of the resource; null if no resource was measured", label="")
+    ]
     text: Annotated[str, says("what that means")]
     ratio: Annotated[
-        Amount | None, says("share of the resource that was used; 1 = all; null: not known")
+        Amount | None,
+        says("share of the resource that the load used (1: the whole resource); null if unknown"),
     ] = None
     full_per_s: Annotated[
-        Amount | None, says("the rate that uses all of the resource; null: not known")
+        Amount | None, says("the rate at which the load uses the whole resource; null if unknown")
     ] = None
 
 
@@ -83,12 +86,14 @@ class ProbeGenerator(Section, frozen=True, kw_only=True):
     """Figures from the section `generator` of the probe's run."""
 
     cpu_ratio: Annotated[
-        Amount | None, says("CPU of the busiest load process ÷ one core", label="CPU")
+        Amount | None,
+        says("CPU use of the busiest load process, as a share of one core", label="CPU"),
     ]
     late_s: Annotated[
         Amount | None,
         says(
-            "how late the generator's timer woke, at the percentile `figure`", label="timer delay"
+            "delay of the load generator's timer, at the percentile that `figure` names",
+            label="timer delay",
         ),
     ] = None
     figure: Annotated[str, says("the percentile of acquire that the SLO limits")] = "p99"
@@ -97,7 +102,10 @@ class ProbeGenerator(Section, frozen=True, kw_only=True):
 class Probe(Section, frozen=True, kw_only=True):
     """One open-loop run of the search."""
 
-    step: Annotated[str, says("why this rate was tried: target, or search", shown="table")]
+    step: Annotated[
+        str,
+        says("the reason for this rate: target (the user named the rate) or search", shown="table"),
+    ]
     rate_per_s: Annotated[Amount, says("offered", label="offered", shown="table data")]
     completed_per_s: Annotated[
         Amount | None, says("acquires that returned", label="done", shown="table")
@@ -106,8 +114,8 @@ class Probe(Section, frozen=True, kw_only=True):
     attainment: Annotated[
         Attainment | None,
         says(
-            "acquires within the SLO's limit; null: the SLO has no upper limit on a percentile of "
-            "acquire",
+            "acquires that kept the SLO's time limit; null if the SLO does not limit a "
+            "percentile of the acquire time",
             label="share",
             shown="table:rate",
         ),
@@ -115,45 +123,59 @@ class Probe(Section, frozen=True, kw_only=True):
     users: Annotated[Count, says("callers", label="callers", shown="table")]
     generator: Annotated[
         ProbeGenerator,
-        says("whether the load can be trusted", label="load", shown="table:late_s,cpu_ratio"),
+        says(
+            "figures that show whether the load process delivered the requested load",
+            label="load",
+            shown="table:late_s,cpu_ratio",
+        ),
     ]
     seen: Annotated[
         Seen,
         says(
-            "the outcome; saturated, paused: the generator or the machine may have caused a miss",
+            "the probe's outcome; saturated: the load generator may have caused a "
+            "miss; paused: the machine may have caused a miss",
             label="result",
             shown="table data",
         ),
     ]
-    uses: Annotated[tuple[ResourceUse, ...], says("how far each resource was used")]
+    uses: Annotated[tuple[ResourceUse, ...], says("the use of each resource")]
     instances: Annotated[tuple[ProbedInstance, ...], says("one entry per instance")]
     left_out: Annotated[
         Count,
         says(
-            "acquires that touch a pause of the load process; they count neither as hits nor as "
-            "misses"
+            "acquires that overlap a pause of the load process; these acquires count "
+            "neither as hits nor as misses"
         ),
     ] = 0
     others_ratio: Annotated[
-        Share | None, says("share of this machine's CPU time that other work used; null: not known")
+        Share | None, says("share of this machine's CPU time that other work used; null if unknown")
     ] = None
 
 
 class Capacity(Section, frozen=True, kw_only=True):
     """The range of rates in which the capacity lies, from all probes together."""
 
-    low: Annotated[Amount | None, says("lower end of the range; null: too few probes held")]
-    high: Annotated[Amount | None, says("upper end of the range; null: too few probes missed")]
-    at_least: Annotated[
-        bool, says("true if only the generator, or nothing, limits the range above")
+    low: Annotated[
+        Amount | None,
+        says("lower end of the capacity's range; null if too few probes kept the SLO"),
     ]
-    likely: Annotated[Amount | None, says("middle of the range; null: an end is not known")] = None
+    high: Annotated[
+        Amount | None,
+        says("upper end of the capacity's range; null if too few probes missed the SLO"),
+    ]
+    at_least: Annotated[
+        bool,
+        says("true if the capacity has a lower end and no upper end"),
+    ]
+    likely: Annotated[
+        Amount | None, says("middle of the capacity's range; null if one end is unknown")
+    ] = None
     sure: Annotated[Share, says("how sure the interval is")] = 0.95
     as_it_is: Annotated[
         bool,
         says(
-            "true if misses during this machine's pauses count: the capacity of the machine as it "
-            "is now"
+            "true if misses during pauses of this machine count; the result is then "
+            "the capacity of the machine in its present state"
         ),
     ] = False
 
@@ -184,14 +206,24 @@ class Headroom(Section, frozen=True, kw_only=True):
 
     ratio: Annotated[
         float | None,
-        says("(capacity.likely, or without it capacity.low) ÷ target − 1; null: not known"),
+        says(
+            "capacity ÷ target rate − 1, with capacity.low if capacity.likely is null; "
+            "null if both are null"
+        ),
     ]
     acquire_s: Annotated[
         Estimate | None,
-        says("the SLO's percentile over the probes at the target; null: too few probes have it"),
+        says(
+            "the SLO's percentile of the acquire time at the target rate; null if too "
+            "few probes measured this percentile"
+        ),
     ] = None
     holds: Annotated[
-        bool | None, says("whether the target holds the SLO, with 95 % certainty; null: not known")
+        bool | None,
+        says(
+            "whether the fleet keeps the SLO at the target rate, with 95 % certainty; "
+            "null if unknown"
+        ),
     ] = None
 
 
@@ -203,7 +235,11 @@ class ClosedLoop(Section, frozen=True, kw_only=True):
     acquire_s: Annotated[Latency, says("acquires that got a lease", shown="table:p50,p99")]
     generator_cpu_ratio: Annotated[
         Amount | None,
-        says("CPU of the busiest load process ÷ one core", label="load CPU", shown="table"),
+        says(
+            "CPU use of the busiest load process, as a share of one core",
+            label="load CPU",
+            shown="table",
+        ),
     ]
 
 
@@ -212,7 +248,9 @@ class CapacityPoint(Section, frozen=True, kw_only=True):
 
     variables: Annotated[dict[str, str], says("what --sweep has set")]
     scenario: Annotated[Scenario, says("as in a run's result")]
-    fleet: Annotated[FleetFacts | None, says("as in a run's result; null: no server was there")]
+    fleet: Annotated[
+        FleetFacts | None, says("the servers, as in a run's result; null if no server was found")
+    ]
     status: Annotated[Status, says("the point's own verdict")]
     reasons: Annotated[tuple[str, ...], says("sentences that explain it")]
     capacity: Annotated[Capacity, says("between which rates it lies")]
@@ -221,13 +259,15 @@ class CapacityPoint(Section, frozen=True, kw_only=True):
     next_limit: Annotated[
         ResourceUse,
         says(
-            "the next limit, from the probe nearest to the capacity; a probe that held, if there "
-            "is one"
+            "the resource that limits the capacity next, from the probe nearest to the "
+            "capacity; probes that kept the SLO are preferred"
         ),
     ]
     probes: Annotated[tuple[Probe, ...], says("the search, in order")]
     callers: Annotated[tuple[ClosedLoop, ...], says("closed loops, by callers")]
-    agreement: Annotated[str | None, says("whether open and closed loop agree, or why not")] = None
+    agreement: Annotated[
+        str | None, says("comparison of the closed loop's rate with the capacity, in words")
+    ] = None
 
     @property
     def near(self) -> Annotated[Probe | None, says("the probe at the capacity", label="")]:
@@ -241,11 +281,11 @@ class CapacityResult(Document, frozen=True, kw_only=True):
     kind: Annotated[Literal["capacity"], says("the command")] = "capacity"
     slo: Annotated[tuple[str, ...], says("expressions that must all hold")]
     target_rate_per_s: Annotated[
-        Amount | None, says("the rate that the user plans for; null: none")
+        Amount | None, says("the rate that the user plans for; null if the user named no rate")
     ]
     points: Annotated[tuple[CapacityPoint, ...], says("as many as were begun")]
     stopped: Annotated[
-        str, says("why some probes are missing; empty: nothing stopped the search")
+        str, says("why some probes are missing; empty if nothing stopped the search")
     ] = ""
 
 

@@ -38,7 +38,7 @@ _OUTCOMES = {
     Seen.HELD: ("good", "held the SLO"),
     Seen.MISSED: ("bad", "missed it"),
     Seen.PAUSED: ("c5", "no result: this machine paused"),
-    Seen.SATURATED: ("c3", "no result: the load process was at its limit"),
+    Seen.SATURATED: ("c3", "no result, because the load process reached its limit"),
 }
 
 
@@ -72,7 +72,7 @@ def sheet(result: CapacityResult, place: str = "") -> Sheet:
         ]
         best = max(points, key=lambda point: point.capacity.low or 0.0)
         keys = _keys(best, result)
-        choice = f"{point_name(best.variables)} has the highest lower end, shown above"
+        choice = f"{point_name(best.variables)} has the range with the highest lower end"
         lines = (*_sweep_lines(result), to_do(choice, "choose"), *_unmeasured(result))
     return sheet_of(
         result,
@@ -120,7 +120,9 @@ def _advice(point: CapacityPoint, result: CapacityResult) -> Iterator[Sentence]:
         no = f"do not take {rate_text(target)}/s; " if target and holds is False else ""
         yield to_do(f"{no}plan for at most {rate_text(low)}/s, the lower end of the range", "plan")
     else:
-        yield to_do("no rate is known to hold: allow a longer --budget, or a looser --slo", "plan")
+        yield to_do(
+            "no rate is known to keep the SLO: allow a longer --budget, or a looser --slo", "plan"
+        )
     if point.capacity.at_least:
         yield to_do(f"the servers may carry more: {point.next_limit.text}", "measure more")
     elif point.next_limit.name:
@@ -195,7 +197,11 @@ def _now(point: CapacityPoint) -> str:
     others = [probe.others_ratio for probe in point.probes if probe.others_ratio is not None]
     is_busy = bool(others) and median(others) >= OTHERS
     why = f": other work takes {percent(median(others), 0)} of its CPU time" if is_busy else ""
-    return f", of this machine as it is now{why}" if is_busy or point.capacity.as_it_is else ""
+    return (
+        f", for this machine in its present state{why}"
+        if is_busy or point.capacity.as_it_is
+        else ""
+    )
 
 
 def _bracket(point: CapacityPoint) -> str:
@@ -205,7 +211,7 @@ def _bracket(point: CapacityPoint) -> str:
     if not point.probes:
         return "no probe was finished"
     if capacity.low is None and capacity.high is None:
-        return "no rate is known to hold"
+        return "no rate is known to keep the SLO"
     if capacity.low is None:
         ends = f"at most {high}"
     elif capacity.at_least or capacity.high is None:
@@ -297,7 +303,7 @@ def _room(point: CapacityPoint) -> str:
     low = rate_text(capacity.low)
     high = rate_text(capacity.high)
     if capacity.low is None or point.headroom is None or point.headroom.ratio is None:
-        return "it is not known how much more is possible"
+        return "the room above this rate is not known"
     return f"room up to at least {low}/s" if capacity.high is None else f"room up to {low}–{high}/s"
 
 
@@ -318,7 +324,7 @@ def _pauses(point: CapacityPoint) -> str:
     nothing = sum(probe.seen is Seen.PAUSED for probe in point.probes)
     text = (
         f"{count(sum(probe.left_out for probe in touched))} acquires in "
-        f"{counted(len(touched), 'probe')} touched a pause"
+        f"{counted(len(touched), 'probe')} overlapped a pause"
     )
     text += " (this machine did not run the load process) and count neither as hits nor as misses"
     return f"{text}; {counted(nothing, 'probe')} gave no result" if nothing else text
@@ -327,7 +333,7 @@ def _pauses(point: CapacityPoint) -> str:
 def _parts(point: CapacityPoint) -> Iterator[Part]:
     if near := point.near:
         yield table_of(Probe, "probes", "open loop, from the intended start", point.probes)
-        about = "of the probe nearest to the capacity"
+        about = "in the probe nearest to the capacity"
         yield table_of(ProbedInstance, "instances", about, near.instances)
     if point.callers:
         yield table_of(ClosedLoop, "callers", "closed loop", point.callers)
@@ -380,9 +386,10 @@ def _search_picture(point: CapacityPoint, result: CapacityResult, number: int) -
     title = f"{_bracket(point)} at {' and '.join(result.slo)}"
     title += f"; knee at {rate_text(point.knee.rate_per_s)}/s" if point.knee else ""
     about = (
-        "Acquire p99 of each probe, by offered rate; p90 or the slowest if p99 has too few samples"
+        "Each point shows the acquire p99 of one probe at its offered rate. With "
+        "too few samples for a p99, the point shows the p90 or the slowest acquire"
     )
     if any(probe.left_out for probe in point.probes):
-        about += ". The verdict leaves out the acquires that a pause of this machine touched"
+        about += ". The verdict leaves out acquires that overlap a pause of this machine"
     columns, rows = data_of(Probe, point.probes)
     return plot(f"search-{number}", title, about, x=x, y=y, marks=marks, columns=columns, rows=rows)

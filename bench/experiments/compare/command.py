@@ -107,7 +107,8 @@ def _options(command: Command, kind: Kind) -> Command:
             metavar="KEY",
             type=KEY,
             multiple=True,
-            help="the key that may differ; with KEY=A,B each value is a side",
+            help="the setting that may differ between the sides; KEY=A,B adds one side for "
+            "each value",
         ),
         hosts_options,
         scenario_options("recipe", usual={"duration": "1.5s at most", "warmup": "0.3s at most"}),
@@ -123,7 +124,7 @@ def _options(command: Command, kind: Kind) -> Command:
     metavar="NAME",
     type=RECIPE,
     multiple=True,
-    help="a side: run this recipe now (repeatable)",
+    help="add a side that runs this recipe now (repeatable)",
 )
 @partial(_options, kind="compare")
 def compare(

@@ -134,20 +134,20 @@ def _asked(plan: Comparison, rounds: Rounds) -> ComparisonRequest:
 def _warnings(plan: Comparison, rounds: Rounds) -> Iterator[str]:
     if rounds.repeated:
         yield (
-            "these pairs were repeated, because the load of one run was INVALID: "
-            f"{counted(rounds.repeated, 'pair')}"
+            f"{counted(rounds.repeated, 'pair')} had to be repeated, because the load of one run "
+            "was INVALID"
         )
     if busy := sum((run.generator_cpu_ratio or 0) >= BUSY_CORE for run in rounds.runs):
         yield (
-            f"generator-bound in {busy} of {len(rounds.runs)} runs: differences between the "
-            "servers may not be visible"
+            f"in {busy} of {len(rounds.runs)} runs the load process was the limit, so differences "
+            "between the servers may be invisible"
         )
     for index, side in enumerate(plan.sides):
         got = [run.figures.get("acquire.success") for run in rounds.runs if run.side == index]
         if failed := sum(share is not None and 1 - share > FAILED_SHARE for share in got):
             yield (
                 f"{side.label}: more than {FAILED_SHARE:.0%} of acquires failed in {failed} runs, "
-                "so their latencies count as endless"
+                "so the latencies of these runs count as infinite"
             )
     if unknown := sum(run.safety.verdict == "UNKNOWN" for run in rounds.runs):
         yield f"safety is unknown in {unknown} of {len(rounds.runs)} runs"

@@ -236,7 +236,7 @@ def judge_figure(
     word, reason = _word(kind, worse, expm1(SHARE_TOLERANCE) if shares else tolerance, entry)
     if torn and word in ("pass", "same"):
         word = "inconclusive"
-        reason = f"in {torn} of {len(values.first)} pairs only one side has samples"
+        reason = f"in {torn} of {len(values.first)} pairs, only one side has samples"
     share = entry.first if shares else None
     ends = [_ratio(sign * end, share) for end in (worse.low, worse.high)]
     low, high = ends if sign > 0 else reversed(ends)
@@ -286,13 +286,16 @@ def _word(kind: Kind, worse: Shift, tolerance: float, of: Judged) -> tuple[Word,
     # If there are too few pairs for a FAIL, there are also too few pairs for a PASS.
     if worse.low == -inf:
         least, runs = (least_pairs, "pairs") if of.paired else (least_runs, "runs of each side")
-        takes = f"{least(worse.confidence)} {runs} that an interval of {worse.confidence:.3g} needs"
+        takes = f"{least(worse.confidence)} {runs} that a {worse.confidence:.3g} interval needs"
         return "inconclusive", f"{worse.count} of the {takes}"
     word = figure_verdict(kind, worse, tolerance, counted=counted)
     if word != "inconclusive":
         return word, None
     low, high = (shift if of.unit == "ratio" else expm1(shift) for shift in (worse.low, worse.high))
-    return word, f"between {low:+.1%} and {high:+.1%} worse, and {tolerance:.1%} is allowed"
+    return (
+        word,
+        f"the change for the worse is {low:+.1%} to {high:+.1%}, and {tolerance:.1%} is allowed",
+    )
 
 
 def values_of(runs: Iterable[ComparedRun], side: int, metric: Metric) -> list[float | None]:
@@ -344,7 +347,7 @@ def judge_figures(question: ComparisonRequest, runs: Sequence[ComparedRun]) -> I
             )
             if next_look > finished and entry.verdict != "inconclusive":
                 reason = (
-                    f"stopped after {finished} pairs; the next judgement would follow after "
+                    f"the run stopped after {finished} pairs, but the next judgement needs "
                     f"{next_look}"
                 )
                 entry = replace(entry, verdict="inconclusive", reason=reason, noisy=False)

@@ -31,11 +31,15 @@ class ComparedSide(Section, frozen=True, kw_only=True):
 
     label: Annotated[str, says("how it was named")]
     scenario: Annotated[
-        Scenario | None, says("the settings of its runs; null: the side was never run")
+        Scenario | None, says("the settings of the side's runs; null if the side was never run")
     ]
     fleet: Annotated[FleetFacts | None, says("as in a run's result")]
     environment: Annotated[
-        Environment | None, says("where the side ran; lockcore and packages are those of this side")
+        Environment | None,
+        says(
+            "the machine on which the side ran, with this side's versions of lockcore "
+            "and of other packages"
+        ),
     ]
 
     @classmethod
@@ -52,14 +56,19 @@ class TwoSides(Section, frozen=True, kw_only=True):
 
     metric: Annotated[str, says("name of the figure")]
     unit: Annotated[Unit, says("of first and second")]
-    higher_is_better: Annotated[bool, says("true if more is better; false: less is better")]
+    higher_is_better: Annotated[
+        bool, says("true if a larger value is better, false if a smaller value is better")
+    ]
     first: Annotated[Amount | None, says("median of the first side's values")]
     second: Annotated[Amount | None, says("median of this side's values")]
     pairs: Annotated[
         Count,
-        says("pairs with both values; for stored results: number of values of the smaller side"),
+        says(
+            "number of pairs in which both sides have a value; for stored results, the "
+            "number of values of the side with fewer values"
+        ),
     ]
-    paired: Annotated[bool, says("true if first and second were run in pairs")]
+    paired: Annotated[bool, says("true if both sides were run in pairs")]
 
 
 class Judged(TwoSides, frozen=True, kw_only=True):
@@ -68,30 +77,47 @@ class Judged(TwoSides, frozen=True, kw_only=True):
     side: Annotated[Count, says("index into sides")] = 1
     label: Annotated[str, says("of the side")] = ""
     role: Annotated[
-        Literal["judged", "shown", "noise"], says("noise: the first side run once more (A/A)")
+        Literal["judged", "shown", "noise"],
+        says(
+            "use of the comparison; noise means that the first side is compared with itself (A/A)"
+        ),
     ] = "judged"
     ratio: Annotated[
-        Amount | None, says("second ÷ first: exp of the Hodges-Lehmann estimate of the log ratios")
+        Amount | None,
+        says("the ratio second ÷ first, as exp of the Hodges-Lehmann estimate of the log ratios"),
     ] = None
     low: Annotated[
-        Amount | None, says("lower end of the exact interval of the ratio; null: unbounded")
+        Amount | None,
+        says("lower end of the ratio's exact interval; null if the interval has no lower end"),
     ] = None
     high: Annotated[
-        Amount | None, says("upper end of the exact interval of the ratio; null: unbounded")
+        Amount | None,
+        says("upper end of the ratio's exact interval; null if the interval has no upper end"),
     ] = None
     confidence: Annotated[Share | None, says("of the interval")] = None
     tolerance_ratio: Annotated[
-        Share | None, says("how much worse still counts as the same; for shares, in points")
+        Share | None,
+        says(
+            "the largest change for the worse that still counts as equal; percentage "
+            "points for a share"
+        ),
     ] = None
     pair_noise_ratio: Annotated[
-        Amount | None, says("exp(standard deviation of one pair's log ratio) − 1")
+        Amount | None,
+        says("relative noise of one pair: exp(standard deviation of the pairs' log ratios) − 1"),
     ] = None
     verdict: Annotated[
-        Word, says("gate: pass, fail, inconclusive; compare: different, same, inconclusive")
+        Word,
+        says(
+            "verdict on the figure; a gate says pass, fail or inconclusive, and "
+            "compare says different, same or inconclusive"
+        ),
     ]
-    reason: Annotated[str | None, says("why the verdict is inconclusive; null: it is not")] = None
+    reason: Annotated[
+        str | None, says("why the verdict is inconclusive; null for any other verdict")
+    ] = None
     noisy: Annotated[
-        bool, says("true if the verdict is inconclusive only because the figures vary so much")
+        bool, says("true if the verdict is inconclusive only because the figures vary too much")
     ] = False
 
 
@@ -108,7 +134,9 @@ class Exact(Section, frozen=True, kw_only=True):
 
     rows: Annotated[tuple[ExactRow, ...], says("every cost")] = ()
     failures: Annotated[tuple[str, ...], says("what grew, in words")] = ()
-    skipped: Annotated[str | None, says("why nothing was counted; null: it was counted")] = None
+    skipped: Annotated[
+        str | None, says("why no costs were counted; null if the costs were counted")
+    ] = None
 
 
 class RunSafety(Section, frozen=True, kw_only=True):
@@ -116,20 +144,20 @@ class RunSafety(Section, frozen=True, kw_only=True):
 
     verdict: Annotated[SafetyWord, says("of the run")]
     service_faults: Annotated[
-        Count, says("how often two leases of one resource overlapped, or another rule was broken")
+        Count, says("number of broken safety rules, such as two overlapping leases on one resource")
     ]
     tested_leases: Annotated[
-        Count, says("leases that another client requested while they were held")
+        Count, says("leases whose resource another client requested before the lease ended")
     ]
 
     def contradictions(self) -> Iterator[str]:
         """Yield a sentence if the verdict word does not follow from the counts."""
         if self.service_faults and self.verdict != "VIOLATED":
-            yield f"{self.verdict} beside {self.service_faults} service faults"
+            yield f"the verdict is {self.verdict} with {self.service_faults} service faults"
         if self.verdict == "SAFE" and self.tested_leases < TESTED_LEAST:
-            yield f"SAFE over {self.tested_leases} tested leases: NOT TESTED below {TESTED_LEAST}"
+            yield f"SAFE needs {TESTED_LEAST} tested leases, and there are {self.tested_leases}"
         if self.verdict == "NOT TESTED" and self.tested_leases >= TESTED_LEAST:
-            yield f"NOT TESTED over {self.tested_leases} tested leases"
+            yield f"the verdict is NOT TESTED with {self.tested_leases} tested leases"
 
 
 class ComparedRun(Section, frozen=True, kw_only=True):
@@ -137,20 +165,22 @@ class ComparedRun(Section, frozen=True, kw_only=True):
 
     side: Annotated[Count, says("index into sides")]
     pair: Annotated[
-        Count, says("number of the round; for stored results: position of the run in its folder")
+        Count,
+        says("number of the round; for stored results, the position of the run in its folder"),
     ]
     id: Annotated[str, says("of the run")]
-    status: Annotated[Status, says("verdict of the run by itself")]
+    status: Annotated[Status, says("verdict of this run alone")]
     reasons: Annotated[tuple[str, ...], says("why")]
     generator_cpu_ratio: Annotated[
-        Amount | None, says("CPU of the busiest load process ÷ one core")
+        Amount | None, says("CPU use of the busiest load process, as a share of one core")
     ]
     generator: Annotated[
         GeneratorWord | None, says("`generator.verdict` of the run; null in closed loop")
     ] = None
     safety: Annotated[RunSafety, says("whether the lock held")]
     figures: Annotated[
-        dict[str, Amount | None], says("by name of the metric, in the units of a run's result")
+        dict[str, Amount | None],
+        says("the value of each metric, by the metric's name, in the units of a run's result"),
     ]
     thresholds: Annotated[tuple[JudgedThreshold, ...], says("as in a run's result")]
 
@@ -177,7 +207,10 @@ class ComparedVerdict(Verdict, frozen=True, kw_only=True):
 
     only_noise: Annotated[
         bool,
-        says("true if the figures are inconclusive only because they vary: more pairs may decide"),
+        says(
+            "true if the verdict is inconclusive only because the figures vary; more "
+            "pairs may then decide"
+        ),
     ] = False
 
 
@@ -185,27 +218,35 @@ class ComparisonResult(Document, frozen=True, kw_only=True):
     """Interleaved runs, or stored runs. Each side is compared with the first side."""
 
     kind: Annotated[Kind, says("the command")]
-    verdict: Annotated[ComparedVerdict, says("the answer in one word, and its reasons")]
+    verdict: Annotated[
+        ComparedVerdict, says("the verdict in one word, with the reasons for the verdict")
+    ]
     planned_pairs: Annotated[
-        Count, says("requested rounds; a gate stops as soon as its answer is certain")
+        Count, says("number of requested rounds; a gate stops earlier if its answer is certain")
     ]
     sides: Annotated[
         tuple[ComparedSide, ...],
-        says("the compared sides; the first is the one that the others are compared with"),
+        says("the compared sides; every side is compared with the first side"),
     ]
     differs: Annotated[tuple[str, ...], says("the settings in which the sides differ")]
-    tolerance_ratio: Annotated[Share, says("how much worse still counts as the same")]
+    tolerance_ratio: Annotated[
+        Share, says("the largest change for the worse that still counts as equal")
+    ]
     finished_pairs: Annotated[Count, says("rounds whose runs all finished")]
-    paired: Annotated[bool, says("true if the sides were run in pairs; false: stored results")]
+    paired: Annotated[bool, says("true if the sides were run in pairs, false for stored results")]
     in_turns: Annotated[
-        bool, says("true if the sides ran at the same time, in time slices of a tenth of a second")
+        bool, says("true if the sides alternated in time slices of a tenth of a second")
     ] = False
     looks: Annotated[
         tuple[Count, ...],
-        says("the numbers of pairs after which a gate checks whether it has an answer"),
+        says("the numbers of pairs after which the gate judges; it may stop there"),
     ] = ()
-    repeated_pairs: Annotated[Count, says("rounds that were run again because a run was INVALID")]
-    stopped: Annotated[str, says("why some rounds were not run; empty: nothing stopped them")] = ""
+    repeated_pairs: Annotated[
+        Count, says("number of rounds that were repeated because a run was INVALID")
+    ]
+    stopped: Annotated[
+        str, says("why some rounds were not run; empty if nothing stopped the comparison")
+    ] = ""
     sharp: Annotated[
         bool, says("true if the client's CPU has a smaller tolerance than the other figures")
     ]
@@ -219,9 +260,12 @@ class ComparisonResult(Document, frozen=True, kw_only=True):
     metrics: Annotated[
         tuple[Judged, ...], says("each figure of each side, compared with the first side")
     ]
-    exact: Annotated[Exact | None, says("costs per acquire; null: not counted")]
+    exact: Annotated[Exact | None, says("costs per acquire; null if the costs were not counted")]
     thresholds: Annotated[
         tuple[SideThreshold, ...],
-        says("the limits over all runs of a side: the middle value, or for safety the worst"),
+        says(
+            "thresholds over all runs of a side: each threshold judges the median run, "
+            "and a safety threshold judges the worst run"
+        ),
     ]
     runs: Annotated[tuple[ComparedRun, ...], says("every run that counts")]

@@ -72,7 +72,10 @@ def _advice(result: ComparisonResult) -> Iterator[Sentence]:
         if entry.role == "judged" and _is_worse(entry)
     ]
     if worse:
-        yield to_do(f"find what changed {', '.join(worse)}; the table shows both figures", "look")
+        yield to_do(
+            f"find the cause of the change in {', '.join(worse)}; the table shows both figures",
+            "look",
+        )
     elif status == "inconclusive":
         more = "--pairs allows more of them" if result.paired else "store more runs of each side"
         yield to_do(f"measure more pairs: {more}", "next")
@@ -80,11 +83,11 @@ def _advice(result: ComparisonResult) -> Iterator[Sentence]:
         yield to_do("take the change: no judged figure got worse by more than allowed")
     if untested := _untested(result):
         names = ", ".join(untested)
-        yield not_measured(f"whether the lock is safe, for {names}: set --hold")
+        yield not_measured(f"whether the lock of {names} is safe: set --hold")
     if not any(entry.metric == "acquire.p99" for entry in result.metrics if entry.role == "judged"):
         yield not_measured("the slowest acquires: --metric acquire.p99 judges them")
     if result.sides[0].scenario:
-        yield not_measured("other loads than this one, other machines and other hours")
+        yield not_measured("other loads, other machines and other hours")
 
 
 def _headline(result: ComparisonResult) -> str:
@@ -100,7 +103,7 @@ def _headline(result: ComparisonResult) -> str:
     else:
         names = _gate_names(result)
     if not result.paired:
-        pairs = "stored runs, not run in pairs"
+        pairs = "stored runs that were not run in pairs"
     elif finished < planned and not (finished in result.looks and status in ("pass", "fail")):
         pairs = f"{finished} of {planned} pairs"
     else:
@@ -154,7 +157,7 @@ def _conditions(result: ComparisonResult) -> Sequence[str]:
     fleet = result.sides[0].fleet
     parts = ["cut short"] if result.interrupted else []
     if scenario is not None:
-        how = ", in turns of 0.1 s" if result.in_turns else ", there and back"
+        how = ", alternating every 0.1 s" if result.in_turns else ", there and back"
         each = f"{duration_text(scenario.duration_ms)} each" + (
             f"{how} (--duration sets it)" if result.paired else ""
         )
@@ -256,12 +259,12 @@ def _lines(result: ComparisonResult) -> Iterator[tuple[str, str]]:
         untested = "".join(f"; {label}: not tested" for label in _untested(result))
         yield (
             "safety",
-            f"{count(faults)} violations in {count(leases)} tested leases of all {many}{untested}",
+            f"{count(faults)} violations in the {count(leases)} tested leases of {many}{untested}",
         )
     elif result.runs:
         yield (
             "safety",
-            f"not tested: in none of the {many} was a lease held long enough for a test (--hold)",
+            f"not tested: no lease of the {many} was held long enough for a test (--hold)",
         )
     if sure := sorted(
         {f"{entry.confidence * 100:.3g} %" for entry in result.metrics if entry.confidence}
@@ -357,12 +360,12 @@ def _figure(result: ComparisonResult, side: int, entries: Sequence[Judged]) -> F
         if value
     ]
     allowed = (
-        f"{result.tolerance_ratio * 100:g} % worse is allowed, and less for CPU (the mark in each "
-        "row)"
+        f"the mark in each row shows the tolerance ({result.tolerance_ratio * 100:g} %, and less "
+        "for CPU)"
     )
     about = (
-        f"Change of each figure with its interval; {allowed}; a change whose interval crosses 0 "
-        "may be chance"
+        f"Each row shows the change of a figure with its interval; {allowed}; a change whose "
+        "interval contains 0 may be chance"
     )
     columns = (
         Column("metric", "text"),
@@ -400,7 +403,7 @@ def _change_tick(ratio: float) -> str:
 def _bar(entry: Judged) -> Bar:
     whole = entry.low is not None and entry.high is not None
     text = interval_text(entry) if whole else change_text(entry.ratio)
-    style, key = _STYLES.get(_word_of(entry), ("c5", "not known to be better or worse"))
+    style, key = _STYLES.get(_word_of(entry), ("c5", "better or worse is not known"))
     return Bar(
         metric_text(entry.metric),
         entry.ratio,

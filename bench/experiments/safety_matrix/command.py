@@ -41,7 +41,9 @@ def _claims() -> Iterable[str]:
     multiple=True,
     help="test only this claim (repeatable); a wrong name lists all claims",
 )
-@click.option("--quick", is_flag=True, help="a shorter search with fewer schedules and short TTLs")
+@click.option(
+    "--quick", is_flag=True, help="run a shorter search with fewer schedules and shorter TTLs"
+)
 @experiment_options("safety")
 def safety(
     outputs: Outputs,

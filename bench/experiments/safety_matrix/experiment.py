@@ -53,7 +53,7 @@ FULL_SCHEDULES = 2_000
 # seeds, the first schedule that showed it had a number from 1 to 386. So 3,000 schedules miss the
 # flaw for 2 of 10⁹ seeds. 250 schedules missed it for one seed in six.
 SCHEDULES_OF_A_FLAW = 3_000
-ABOUT = "two leases valid at once: `lockbench explore --recipe …` shows the schedule"
+ABOUT = "two leases were valid at the same time; `lockbench explore --recipe …` shows the schedule"
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,19 +120,22 @@ def _explored(recipe: str, setup: RowSetup) -> tuple[ExploredRow, Mapping[str, i
 
 
 _SPLITS = "`lockbench split-votes` measures this and compares it with the closed form"
-_RESTARTS = "`lockbench crash` measures this, by vote margin, policy, restart and abstention"
+_RESTARTS = (
+    "`lockbench crash` measures this for each vote margin, AOF policy, kind of "
+    "restart and abstention"
+)
 _POWER = "`lockbench crash` measures this, with power cuts at random moments"
 # This many grants are needed to notice, with 95 % certainty, a lock that grants one lease in ten
 # after its end.
 _GRANTED = 30
-_DISKS = "`lockbench fsync` measures the cost, over disks, clients and pipelines"
+_DISKS = "`lockbench fsync` measures this cost for several disks, numbers of clients and pipelines"
 # Each claim: its name, its meaning, and its test. A text in place of the test names the command
 # that measures the claim.
 CLAIMS: tuple[tuple[str, str, Callable[[RowSetup], Finding] | str], ...] = (
     ("owner-tokens", "owner tokens of many processes never collide", leases.owner_tokens),
     (
         "votes",
-        "a lock needs N/2+1 votes, and is never granted after its validity",
+        "a lock needs N/2+1 votes, and no lock is granted after its validity has ended",
         partial(look_at_rules, {"granted": _GRANTED, "too late": 1}),
     ),
     (
@@ -142,10 +145,14 @@ CLAIMS: tuple[tuple[str, str, Callable[[RowSetup], Finding] | str], ...] = (
     ),
     (
         "split-vote-window",
-        "sending to all instances at once narrows the window in which nobody wins",
+        "sending to all instances at once shortens the time in which nobody can win",
         _SPLITS,
     ),
-    ("retry-delay", "a random delay before the next attempt ends split votes", _SPLITS),
+    (
+        "retry-delay",
+        "split votes end if callers wait a random delay before the next attempt",
+        _SPLITS,
+    ),
     (
         "release-to-all",
         "a release goes to all instances, even to those that granted nothing",
@@ -153,24 +160,34 @@ CLAIMS: tuple[tuple[str, str, Callable[[RowSetup], Finding] | str], ...] = (
     ),
     (
         "extension",
-        "an extension needs a quorum before the end of the lease, and has a limited count",
+        "an extension needs a quorum before the lease ends, and the number of "
+        "extensions is limited",
         partial(look_at_rules, {"extended": 1, "not extended": 1}),
     ),
     (
         "restart-margin",
-        "without persistence, one restart loses the lock, by vote margin",
+        "without persistence, one restart can lose a lock whose vote margin is 0",
         _RESTARTS,
     ),
     (
         "clean-shutdown",
-        "AOF with a clean SHUTDOWN loses no lock, and TTLs run on meanwhile",
+        "a clean SHUTDOWN with an AOF loses no lock, and TTLs continue while the server is down",
         _RESTARTS,
     ),
-    ("delayed-restart", "a restart after the longest TTL is safe, but costs that time", _RESTARTS),
-    ("partition-ttl", "a holder that is cut off costs a TTL", leases.partition),
+    (
+        "delayed-restart",
+        "a restart after the longest TTL is safe, but no lock is granted during this wait",
+        _RESTARTS,
+    ),
+    (
+        "partition-ttl",
+        "if a holder loses its connection, the next caller waits until the TTL ends",
+        leases.partition,
+    ),
     (
         "clock-drift",
-        "drift is small against the TTL: the cost of 10 % drift",
+        "leases can overlap if server clocks run 10 % too fast, because Redlock "
+        "assumes a small drift",
         partial(leases.drift, leases.BEYOND),
     ),
     ("everysec-loses", "everysec can lose the key in a power cut", _POWER),

@@ -110,8 +110,8 @@ def partition(_setup: RowSetup) -> Finding:
     blocked = (granted.granted_ns - cut_ns) / NS_PER_MS / ttl_ms
     figures: dict[str, float | None] = {"blocked_ms": blocked * ttl_ms, "blocked_per_ttl": blocked}
     needs = {
-        "the holder was cut off during its lease": cut_ns < lease.valid_until_ns,
-        "the next caller asked in time": blocked < 1.5,
+        "the holder lost its connection during its lease": cut_ns < lease.valid_until_ns,
+        "the next caller requested the lock before the lease ended": blocked < 1.5,
     }
     return confirmed(blocked > 0.5, figures, needs, broken=double_grant(lease, granted))
 
@@ -145,7 +145,7 @@ def drift(rates: tuple[float, float], setup: RowSetup) -> Finding:
             f"lived_ms_at_rate_{rate:g}": lived_ms,
         }
     in_time = all(asked_in_time(rate, ttl_ms, lived_ms) for rate, (_, lived_ms) in measured.items())
-    needs = {"the next lease began when the key had just ended": in_time}
+    needs = {"the next lease began just after the key expired": in_time}
     slow_ms, fast_ms = (overlap_ms for overlap_ms, _ in measured.values())
     if rates == WITHIN:
         return confirmed(True, figures, needs, broken=slow_ms + fast_ms > 0)
@@ -193,8 +193,9 @@ def _overlap_ms(rate: float, ttl_ms: int, setup: RowSetup) -> tuple[float, float
 PROCESSES = 4
 TOKENS = 50_000
 GUESSABLE = (
-    "20 random bytes cannot be guessed. A uuid1 shows its clock and host, and anybody knows the "
-    "time and the client id. This is harmless among friends, but such a token is no password"
+    "Nobody can guess 20 random bytes. A uuid1 contains the clock and the "
+    "host, and anybody can know the time and the client id. Such tokens are "
+    "safe among trusted clients, but not as passwords"
 )
 _PATIENCE_S = 60.0
 # For each kind of token: the time for one token (ns), and all tokens.
@@ -219,7 +220,7 @@ def owner_tokens(_setup: RowSetup) -> Finding:
         figures[f"{kind}_ns"] = round(sum(one[kind][0] for one in answers) / PROCESSES)
     shown = bool(figures["microseconds_collisions"])
     needs = {
-        "two tokens of time and client id were made within the same microsecond": shown
+        "a process made two tokens of time and client id within the same microsecond": shown
         or figures["microseconds_ns"] < 1000
     }
     broken = figures["urandom_collisions"] + figures["uuid1_collisions"] > 0

@@ -19,22 +19,27 @@ Figures = Mapping[str, int | float | None]
 class Finding(Section, frozen=True):
     """The finding of one row."""
 
-    seen: Annotated[str, says("the result, in the same words as `expected`")]
+    seen: Annotated[str, says("the row's result, in the same words as `expected`")]
     verdict: Annotated[
         MatrixWord,
         says(
-            "not shown: the expected flaw did not appear; not known: a precondition failed; "
-            "violated: the rule was broken"
+            "verdict of the row; not shown: the expected flaw did not appear; not "
+            "known: a precondition failed; violated: the rule was broken"
         ),
     ]
     figures: Annotated[
-        Figures, says("figures by name, with the unit in the name; null if it never happened")
+        Figures,
+        says(
+            "the row's measured values; each name ends with the unit; a value is null "
+            "if its event never happened"
+        ),
     ] = field(default_factory=dict)
     reason: Annotated[
-        str | None, says("further facts, such as why the row was skipped or what failed")
+        str | None, says("an explanation of the result, such as the reason for a skipped row")
     ] = None
     preconditions: Annotated[
-        Mapping[str, bool], says("the preconditions of the row; true if one was met")
+        Mapping[str, bool],
+        says("each precondition of the row, with true if the precondition was met"),
     ] = field(default_factory=dict)
 
 
@@ -43,24 +48,29 @@ class SafetyRow(Finding, frozen=True, kw_only=True):
 
     part: Annotated[
         MatrixPart,
-        says("simulated schedules, or a claim about Redlock; older results have short loads, too"),
+        says(
+            "kind of the row: schedule (simulated schedules), claim (a claim about "
+            "Redlock), or load (a short load, only in older results)"
+        ),
     ]
     recipe: Annotated[str, says("the recipe under test")]
     fault: Annotated[str, says("explored, or the claim")]
-    expected: Annotated[str, says("the flaw, no flaw or confirmed")]
-    about: Annotated[str, says("what the row tests, in words")] = ""
+    expected: Annotated[str, says("the expected result: the name of a flaw, no flaw, or confirmed")]
+    about: Annotated[str, says("description of the row's test")] = ""
 
 
 class SafetyPlan(Section, frozen=True):
     """The selection of rows to test."""
 
     recipes: Annotated[
-        tuple[str, ...], says("only these recipes; empty means all, unless claims were named")
+        tuple[str, ...],
+        says("the selected recipes; empty means all recipes, unless claims were selected"),
     ]
     claims: Annotated[
-        tuple[str, ...], says("only these claims; empty means all, unless recipes were named")
+        tuple[str, ...],
+        says("the selected claims; empty means all claims, unless recipes were selected"),
     ]
-    quick: Annotated[bool, says("a shorter search with fewer schedules and short TTLs")]
+    quick: Annotated[bool, says("run a shorter search with fewer schedules and shorter TTLs")]
     seed: Annotated[int, says("seed of every random choice")] = 1
 
 

@@ -11,7 +11,7 @@ from bench.report.junit import Case, Suite, suite_of
 from bench.report.sheet import KeyFigure, Part, Sentence, Sheet, made, not_measured, sheet_of, to_do
 
 _PARTS = {
-    "schedule": "simulated schedules, until one breaks the recipe",
+    "schedule": "simulated schedules; the search stops when a schedule breaks the recipe",
     "load": "short loads, every operation judged",
     "claim": "claims about Redlock and persistence",
 }
@@ -68,7 +68,7 @@ def _lines(result: SafetyResult) -> Iterator[Sentence]:
     if flawed := [row.recipe for row in result.rows if row.seen == FLAW]:
         names = ", ".join(dict.fromkeys(flawed))
         yield to_do(f"do not use these recipes where two holders cause harm: {names}", "avoid")
-        yield to_do("lockbench explore --recipe … shows the schedule that breaks it", "look")
+        yield to_do("lockbench explore --recipe … shows the schedule that breaks a recipe", "look")
     yield to_do("lockbench judge mine.py tests your own lock with these faults")
     unlooked: dict[str, list[str]] = {}
     for row in result.rows:
@@ -121,8 +121,8 @@ def figures(result: SafetyResult) -> list[Figure]:
         if measures:
             groups.append((_PARTS[part], measures))
     about = (
-        "Each recipe has the steps of the smallest schedule that breaks it. A violated claim has "
-        "a bar of one step"
+        "Each bar shows the number of steps of the smallest schedule that breaks "
+        "the recipe. A violated claim has a bar of one step"
     )
     heads = [Panel("broken in", "steps")]
     return [panels("matrix", _answer(result.rows), about, heads=heads, groups=groups)]

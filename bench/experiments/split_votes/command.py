@@ -46,10 +46,10 @@ def _retry(text: str) -> RetrySettings | None:
 _KS = Several(click.IntRange(2, MOST_CONTENDERS))
 _ORDERS = Several(click.Choice(("parallel", "sequential", "random")))
 _TRIALS = (
-    f"trials per row; retries in parallel get four times as many  [{ROUNDS}; quick {QUICK_ROUNDS}]"
+    f"trials per row, four times as many for parallel retries  [{ROUNDS}; quick {QUICK_ROUNDS}]"
 )
-_APART = "the time over which the starts are spread  [0ms,0.5ms; quick 0ms]"
-_POLICIES = f"retry policies to measure side by side, or none  [{RETRIES}]"
+_APART = "each contender starts at a random time within this spread  [0ms,0.5ms; quick 0ms]"
+_POLICIES = f"retry policies to compare; none: no retries  [{RETRIES}]"
 _ALL = "parallel,sequential,random"
 
 

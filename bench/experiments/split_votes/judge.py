@@ -103,7 +103,7 @@ def calibration_row(instances: int, contenders: int, endings: Endings) -> Calibr
     measured = wilson(endings.nobody, rounds)
     misses = []
     if measured.rate is None:
-        misses.append("the split-vote rate was not measured")
+        misses.append("no split-vote rate was measured")
     elif abs(measured.rate - expected) > TOLERANCE:
         misses.append(
             f"the split-vote rate is {measured.rate:.3f}, expected {expected:.3f} ± {TOLERANCE}"

@@ -28,7 +28,9 @@ class RetrySettings(Section, frozen=True):
     """A retry policy of lockcore."""
 
     policy: Annotated[Literal["full-jitter", "fixed", "none"], says("how the wait is drawn")]
-    window_ms: Annotated[Amount, says("the window from which the wait is drawn")]
+    window_ms: Annotated[
+        Amount, says("each wait before a retry is drawn at random from this window")
+    ]
 
 
 class Contest(Struct, frozen=True):
@@ -50,14 +52,23 @@ class SplitVotesPlan(Section, frozen=True, kw_only=True):
 
     instances: Annotated[Count, says("N")]
     contenders: Annotated[
-        tuple[int, ...], says("the numbers of contenders K in calibration and contention")
+        tuple[int, ...],
+        says("the numbers of contenders (K) in the calibration and contention rows"),
     ]
-    spreads_ms: Annotated[tuple[float, ...], says("the times over which starts are spread")]
-    orders: Annotated[tuple[str, ...], says("the orders in which attempts ask the instances")]
+    spreads_ms: Annotated[
+        tuple[float, ...],
+        says("the spreads; each contender starts at a random time within the spread"),
+    ]
+    orders: Annotated[
+        tuple[str, ...], says("the orders in which an attempt sends its commands to the instances")
+    ]
     retries: Annotated[tuple[RetrySettings, ...], says("policies side by side")]
     rounds: Annotated[
         Count,
-        says("trials per row; calibration: at least 2,000; parallel retries: four times as many"),
+        says(
+            "trials per row; calibration has at least 2,000 trials, and parallel "
+            "retries have four times as many trials"
+        ),
     ]
     seed: Annotated[int, says("seed of every random choice")]
 

@@ -14,8 +14,16 @@ class Endings(Section, frozen=True, kw_only=True):
     """The number of rounds for each ending."""
 
     won: Annotated[Count, says("somebody was granted a lease")] = 0
-    nobody: Annotated[Count, says("nobody won, although a quorum answered")] = 0
-    unreachable: Annotated[Count, says("fewer than a quorum answered, so votes did not decide")] = 0
+    nobody: Annotated[
+        Count, says("rounds that nobody won although a quorum of instances answered")
+    ] = 0
+    unreachable: Annotated[
+        Count,
+        says(
+            "rounds in which fewer than a quorum of instances answered, so that votes "
+            "did not decide"
+        ),
+    ] = 0
 
 
 class CalibrationRow(Section, frozen=True, kw_only=True):
@@ -23,7 +31,7 @@ class CalibrationRow(Section, frozen=True, kw_only=True):
 
     contenders: Annotated[Count, says("K", label="K", shown="table")]
     rounds: Annotated[Count, says("made", shown="table")]
-    endings: Annotated[Endings, says("the results of rounds, by the table of votes")]
+    endings: Annotated[Endings, says("number of rounds with each result, from the table of votes")]
     split_rate: Annotated[
         Interval,
         says(
@@ -33,7 +41,7 @@ class CalibrationRow(Section, frozen=True, kw_only=True):
     closed_form: Annotated[Share, says("1 − K·P(Bin(N,1/K) ≥ q)", unit="factor", shown="table")]
     misses: Annotated[
         tuple[str, ...],
-        says("deviations from the expectation: the rate within 0.05 of the closed form"),
+        says("deviations from the expectation, which is a rate within 0.05 of the closed form"),
     ]
 
     @property
@@ -48,11 +56,13 @@ class ContestRow(Section, frozen=True, kw_only=True):
     contenders: Annotated[Count, says("K, each a process", label="K", shown="table data")]
     order: Annotated[
         Literal["parallel", "sequential", "random"],
-        says("the order in which an attempt asks the instances", shown="table data"),
+        says(
+            "the order in which an attempt sends its commands to the instances", shown="table data"
+        ),
     ]
     spread_s: Annotated[Amount, says("each contender starts at a random time within the spread")]
     trials: Annotated[Count, says("made")]
-    double_grants: Annotated[Count, says("leases granted while another was valid; must be 0")]
+    double_grants: Annotated[Count, says("leases granted while another lease was valid; must be 0")]
     attempt_s: Annotated[Latency, says("of one attempt, in seconds")]
 
 
@@ -66,7 +76,8 @@ class ContentionRow(ContestRow, frozen=True, kw_only=True):
     contention_rounds: Annotated[
         Count,
         says(
-            "two or more overlapping attempts on a resource without a valid holder",
+            "contention rounds: at least two attempts overlap on a resource that has "
+            "no valid holder",
             label="rounds",
             shown="table",
         ),
@@ -75,7 +86,7 @@ class ContentionRow(ContestRow, frozen=True, kw_only=True):
     nobody_won_rate: Annotated[
         Interval,
         says(
-            "rounds that nobody won, although a quorum answered",
+            "share of rounds that nobody won although a quorum of instances answered",
             label="nobody won, 95%",
             unit="factor",
             shown="table data:rate",
@@ -83,7 +94,7 @@ class ContentionRow(ContestRow, frozen=True, kw_only=True):
     ]
     closed_form: Annotated[
         Share,
-        says("the rate by pure chance, without a tolerance", unit="factor", shown="table data"),
+        says("the split-vote rate that pure chance would give", unit="factor", shown="table data"),
     ]
 
 
@@ -94,14 +105,15 @@ class RetryRow(ContestRow, frozen=True, kw_only=True):
         RetrySettings, says("when the next attempt starts", shown="table:policy,window_ms")
     ]
     granted: Annotated[Count, says("trials that somebody won")]
-    first_attempts_lost: Annotated[Count, says("trials in which nobody's first attempt won")]
+    first_attempts_lost: Annotated[Count, says("trials in which no contender's first attempt won")]
     attempts_per_grant: Annotated[
-        Amount | None, says("attempts of all contenders until the grant", shown="table")
+        Amount | None,
+        says("attempts of all contenders until one contender gets the lock", shown="table"),
     ]
     first_grant_s: Annotated[
         Latency,
         says(
-            "seconds from the first start to the first grant",
+            "time from the first contender's start to the first grant, in seconds",
             label="first",
             shown="table:p50,p99,max",
         ),
@@ -109,7 +121,8 @@ class RetryRow(ContestRow, frozen=True, kw_only=True):
     dead_time_s: Annotated[
         Latency,
         says(
-            "the same, in trials in which nobody's first attempt won",
+            "time from the first start to the first grant, only over trials in which "
+            "no first attempt won",
             label="dead",
             shown="table:p50",
         ),
@@ -118,7 +131,7 @@ class RetryRow(ContestRow, frozen=True, kw_only=True):
     @property
     def all_lost(
         self,
-    ) -> Annotated[str, says("share of trials whose first attempts all lost", shown="table")]:
+    ) -> Annotated[str, says("trials in which no first attempt won, of all trials", shown="table")]:
         """The number of trials in which no first attempt won, of all trials."""
         return f"{self.first_attempts_lost}/{self.trials}"
 
@@ -130,8 +143,9 @@ class SplitVotesResult(Document, frozen=True, kw_only=True):
     fleet: Annotated[OwnFleet, says("the servers")]
     conditions: Annotated[SplitVotesPlan, says("what was asked for")]
     calibration: Annotated[
-        tuple[CalibrationRow, ...], says("votes by pure chance, beside the closed form")
+        tuple[CalibrationRow, ...],
+        says("the split-vote rate with randomly ordered votes, compared with the closed form"),
     ]
     contention: Annotated[tuple[ContentionRow, ...], says("one attempt each")]
     retries: Annotated[tuple[RetryRow, ...], says("until somebody wins")]
-    losses: Annotated[tuple[str, ...], says("servers that ended during the measurement")] = ()
+    losses: Annotated[tuple[str, ...], says("servers that stopped during the measurement")] = ()

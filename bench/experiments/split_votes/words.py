@@ -32,8 +32,8 @@ _TERMS = {
     "closed form": "1 − K·P(Bin(N,1/K) ≥ q): all SETs in one uniformly random order",
 }
 _RETRY_TERMS = {
-    "all lost": "trials in which nobody's first attempt won",
-    "dead": "in such trials, the time from the first start to the first grant",
+    "all lost": "trials in which no contender's first attempt won",
+    "dead": "time from the first start to the first grant, in trials in which no first attempt won",
 }
 
 
@@ -100,7 +100,10 @@ def figures(result: SplitVotesResult) -> list[Figure]:
     marks.append(Line([*chance], [*chance.values()], "faint", "by pure chance"))
     y = exact(0, 1, "share of rounds that nobody wins", "{:.0%}".format)
     columns, data = data_of(ContentionRow, rows)
-    about = "One attempt of each caller, all released together, by the order of asking instances"
+    about = (
+        "All callers start together, and each makes one attempt. The colour shows "
+        "the order in which an attempt asks the instances"
+    )
     return [
         plot(
             "nobody-wins",
@@ -121,10 +124,10 @@ def _parts(result: SplitVotesResult) -> Iterator[Part]:
     yield table_of(CalibrationRow, "calibration", about, result.calibration)
     if result.contention:
         trials = max(row.trials for row in result.contention)
-        about = f"K processes released together, one attempt each, {count(trials)} trials per row"
+        about = f"K processes start together, one attempt each, {count(trials)} trials per row"
         yield table_of(ContentionRow, "contention", about, result.contention, terms=_TERMS)
     if result.retries:
-        about = "the same, again and again until somebody wins"
+        about = "K processes start together and make attempts until one of them wins"
         yield table_of(RetryRow, "retries", about, result.retries, terms=_RETRY_TERMS)
 
 
@@ -133,15 +136,19 @@ def _lines(result: SplitVotesResult) -> Iterator[Sentence]:
     yield from advice
     if result.retries and not advice:
         yield to_do(
-            "more --repeats may tell the retry policies apart: in no order was one clearly sooner",
+            "no retry policy was clearly faster in any order; more --repeats may show a difference",
             "measure again",
         )
-    yield not_measured("networks slower than loopback, which spread the votes of each attempt")
+    yield not_measured(
+        "networks slower than loopback, on which the votes of an attempt arrive further apart"
+    )
     sizes = counted(result.conditions.instances, "instance")
     yield not_measured(f"fleets of another size than {sizes}")
     if result.conditions.instances % 2:
         yield Sentence(
-            "outcomes", "with odd N and all answering, a quorum refuses every loser (CONTENDED)"
+            "outcomes",
+            "if N is odd and all instances answer, a quorum refuses every losing "
+            "caller (CONTENDED)",
         )
 
 

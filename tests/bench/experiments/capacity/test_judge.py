@@ -86,11 +86,11 @@ def test_the_interval_lies_between_what_held_and_what_missed() -> None:
             "inconclusive",
             "the load generator reached its limit first (its timer woke 3.10 ms late at 1,050/s)",
         ),
-        (BELOW, "inconclusive", "too few probes above this rate missed"),
+        (BELOW, "inconclusive", "too few probes at higher rates missed the SLO"),
         (
             (*BELOW[-1:], *ABOVE[:1]),
             "inconclusive",
-            "the capacity is at least|no tested rate keeps the SLO with certainty",
+            "the capacity is at least|no tested rate is certain to keep the SLO",
         ),
         (
             ((0.7, MISSED), (0.6, MISSED), (440.0, MISSED), (660.0, MISSED), (880.0, MISSED)),
@@ -104,7 +104,7 @@ def test_the_interval_lies_between_what_held_and_what_missed() -> None:
         ),
         # perhaps a slow start
         (((0.7, MISSED), (0.6, MISSED), (0.9, MISSED)), "inconclusive", "0.60/s did not"),
-        (((5_000.0, MISSED),), "inconclusive", "too few lower rates were tried"),
+        (((5_000.0, MISSED),), "inconclusive", "the search tried too few lower rates"),
         (((0.7, HELD), (0.6, MISSED), (0.9, MISSED)), "inconclusive", "0.60/s did not"),
         (((0.7, SPOILT),), "inconclusive", "the generator was saturated at 0.70/s"),
         ((), "inconclusive", "no probe was finished"),
@@ -211,8 +211,8 @@ def test_the_latency_at_the_target_has_the_interval_of_student_s_t() -> None:
         (1_000.0, "they agree"),
         (
             1_700.0,
-            "callers in closed loop reached 1,700/s within the SLO, which is more: closed-loop "
-            "callers wait for each other and never queue",
+            "callers in closed loop reached 1,700/s within the SLO, which is more than in open "
+            "loop: callers of a closed loop never queue",
         ),
         (400.0, "less than in open loop"),
     ],
@@ -303,7 +303,7 @@ def test_a_target_beyond_the_interval_that_missed_is_not_kept() -> None:
     point = beside(MISSED, MISSED, MISSED, MISSED, target=2_000.0)
     assert point.status == "fail"
     assert (
-        "4 of 4 probes missed at the target of 2,000/s: the fleet carries at most"
+        "4 of 4 probes missed at the target of 2,000/s, because the fleet carries at most"
         in point.reasons[0]
     )
 
@@ -311,7 +311,7 @@ def test_a_target_beyond_the_interval_that_missed_is_not_kept() -> None:
 def test_a_target_inside_the_interval_that_missed_is_not_known() -> None:
     point = beside(MISSED, MISSED, HELD, MISSED, target=1_000.0)
     assert point.status == "inconclusive"
-    assert "is not above the interval" in point.reasons[0]
+    assert "the target is not above the interval" in point.reasons[0]
 
 
 def test_rates_below_the_interval_that_mostly_missed_contradict_it_without_a_target() -> None:
@@ -462,7 +462,8 @@ def test_a_rate_below_ten_is_not_rounded_to_one_that_was_not_measured() -> None:
     assert "the capacity is at least 0.6/s" in "".join(at_least.reasons)
     point = found(*held, *((0.9, MISSED),) * 3, *((4.5, MISSED),) * 4, target=4.5, closed=loop(1.0))
     assert (
-        "4 of 4 probes missed at the target of 4.5/s: the fleet carries at most" in point.reasons[0]
+        "4 of 4 probes missed at the target of 4.5/s, because the fleet carries at most"
+        in point.reasons[0]
     )
 
 

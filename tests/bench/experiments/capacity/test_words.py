@@ -25,7 +25,7 @@ def shown(document: CapacityResult, width: int) -> str:
         # the load generator reached its limit first
         (11_200.0, None, True, "≥ 11,200 leases/s, 95 % sure,"),
         (None, 0.7, False, "at most 0.7 leases/s, 95 % sure,"),
-        (None, None, False, "no rate is known to hold"),
+        (None, None, False, "no rate is known to keep the SLO"),
     ],
 )
 def test_the_planning_question_is_answered_in_words(
@@ -62,7 +62,7 @@ ROOM = "room up to 11,200–11,500/s"
         (
             {"low": None},
             True,
-            "95 % sure below 9.00 ms); it is not known how much more is possible",
+            "95 % sure below 9.00 ms); the room above this rate is not known",
         ),
         (
             {},
@@ -85,8 +85,12 @@ def test_the_first_sentence_is_about_the_target(
 @pytest.mark.parametrize(
     ("others", "as_it_is", "said"),
     [
-        (0.6, False, ", of this machine as it is now: other work takes 60 % of its CPU time"),
-        (0.1, True, ", of this machine as it is now"),
+        (
+            0.6,
+            False,
+            ", for this machine in its present state: other work takes 60 % of its CPU time",
+        ),
+        (0.1, True, ", for this machine in its present state"),
         (0.1, False, ""),
         (None, False, ""),
     ],
@@ -108,7 +112,7 @@ def test_what_pauses_took_from_the_probes_is_counted() -> None:
         probe(11_200.0),
     ]
     text = " ".join(shown(result(point(probes=probes)), 300).split())
-    assert "1,500 acquires in 2 probes touched a pause" in text
+    assert "1,500 acquires in 2 probes overlapped a pause" in text
     assert "count neither as hits nor as misses; 1 probe gave no result" in text
     assert "1 by pauses" in text
 

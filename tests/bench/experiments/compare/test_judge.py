@@ -100,8 +100,8 @@ def test_ratios_are_told_as_measured_and_in_order() -> None:
         ([0.0] * 24, [0.0] * 24, "there are no samples"),
         ([], [], "there are no samples"),
         ([1.0] * 24, [None] * 24, "there are no samples"),
-        ([1.0] * 7 + [None] * 17, [1.0] * 24, "7 of the 8 pairs that an interval of 0.99 needs"),
-        ([1.0], [1.0], "1 of the 8 pairs that an interval of 0.99 needs"),
+        ([1.0] * 7 + [None] * 17, [1.0] * 24, "7 of the 8 pairs that a 0.99 interval needs"),
+        ([1.0], [1.0], "1 of the 8 pairs that a 0.99 interval needs"),
     ],
 )
 def test_without_samples_nothing_passes(first: list[Any], second: list[Any], reason: str) -> None:
@@ -118,7 +118,7 @@ def test_a_candidate_that_got_nothing_in_some_pairs_does_not_pass_by_the_others(
     found = judge_figure("gate", RATE, Sides(base, [*base[:22], missing, missing]), 0.1)
     assert (found.verdict, found.reason) == (
         "inconclusive",
-        "in 2 of 24 pairs only one side has samples",
+        "in 2 of 24 pairs, only one side has samples",
     )
     slower = [value / 1.3 for value in base[:22]]
     assert (
@@ -130,7 +130,7 @@ def test_stored_runs_are_judged_unpaired_and_need_several() -> None:
     few = judge_figure("gate", P50, Sides([1.0, 1.0], [1.0], paired=False), 0.1)
     assert (few.verdict, few.reason) == (
         "inconclusive",
-        "1 of the 5 runs of each side that an interval of 0.98 needs",
+        "1 of the 5 runs of each side that a 0.98 interval needs",
     )
     base = [1.0, 1.01, 0.99, 1.02, 0.98, 1.0]
     assert (
@@ -202,7 +202,7 @@ def test_too_few_pairs_to_fail_are_too_few_to_pass() -> None:
     found = judge_figure("gate", RATE, Sides([1.0] * 7, [1.0] * 7), 0.1, metrics=2)
     assert (found.verdict, found.reason) == (
         "inconclusive",
-        "7 of the 8 pairs that an interval of 0.99 needs",
+        "7 of the 8 pairs that a 0.99 interval needs",
     )
 
 
@@ -226,13 +226,13 @@ def test_noise_is_told_with_the_pairs_that_would_bear_it() -> None:
     found = judge_figure("gate", P50, Sides(base, noisy), 0.1)
     assert found.verdict == "inconclusive"
     assert found.reason is not None
-    assert found.reason.endswith("% worse, and 10.0% is allowed")
+    assert found.reason.endswith("%, and 10.0% is allowed")
     assert found.noisy
     near = [109.9 + place % 3 / 10 for place in range(24)]
     found = judge_figure("gate", P50, Sides(base, near), 0.1)
     assert (found.verdict, found.reason) == (
         "inconclusive",
-        "between +9.9% and +10.0% worse, and 10.0% is allowed",
+        "the change for the worse is +9.9% to +10.0%, and 10.0% is allowed",
     )
 
 
@@ -240,7 +240,7 @@ def test_why_a_share_is_undecided_is_told_in_points_of_all_acquires() -> None:
     shares = [0.7 if place % 2 else 1.0 for place in range(24)]
     found = judge_figure("gate", find_metric("acquire.success"), Sides([1.0] * 24, shares), 0.1)
     assert (found.verdict, found.noisy) == ("inconclusive", True)
-    assert found.reason == "between +0.0% and +15.0% worse, and 1.0% is allowed"
+    assert found.reason == "the change for the worse is +0.0% to +15.0%, and 1.0% is allowed"
 
 
 def test_figures_that_are_undecided_for_one_reason_share_a_sentence() -> None:

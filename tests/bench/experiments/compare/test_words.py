@@ -185,7 +185,7 @@ def test_the_figure_names_first_what_failed(tmp_path: Path) -> None:
 def test_how_long_a_run_took_is_said_and_who_sets_it(tmp_path: Path) -> None:
     result = compared(tmp_path)
     turns = replace(result, paired=True, in_turns=True, looks=(4, 8), planned_pairs=24)
-    assert "each, in turns of 0.1 s (--duration sets it)" in " ".join(shown(turns).split())
+    assert "each, alternating every 0.1 s (--duration sets it)" in " ".join(shown(turns).split())
     assert "8 pairs" in sheet(replace(turns, finished_pairs=8)).headline
     assert "7 of 24 pairs" in sheet(replace(turns, finished_pairs=7)).headline
     assert "there and back" in " ".join(shown(replace(turns, in_turns=False)).split())

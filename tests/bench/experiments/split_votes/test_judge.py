@@ -135,7 +135,7 @@ def test_a_rate_beyond_the_tolerance_is_named_with_both_figures(nobody: int) -> 
 
 
 def test_no_rounds_are_no_success() -> None:
-    assert "the split-vote rate was not measured" in calibrated(0, 0).misses
+    assert "no split-vote rate was measured" in calibrated(0, 0).misses
 
 
 def test_a_contention_rows_whole_is_the_rounds_that_overlap() -> None:
