@@ -73,7 +73,6 @@ class Stage:
         """
         self._cut = cut or Event()
         self.driver = driver
-        self.instances = instances
         # The number of clients that may hold the lock at once.
         self.capacity = 1
         # The time for which a place of a semaphore outlives its holder, or None if it is not known.
@@ -93,6 +92,11 @@ class Stage:
         self._stopped = set[int]()
         self._killed = set[int]()
         self._places = ExitStack()
+
+    @property
+    def instances(self) -> int:
+        """The number of servers."""
+        return len(self._servers)
 
     @property
     def name(self) -> str:
