@@ -72,8 +72,8 @@ def test_a_lock_that_hangs_while_it_is_free_is_refused(monkeypatch: pytest.Monke
             raise HangsError("no answer within 8 s")
 
     monkeypatch.setattr(JudgeStage, "party", lambda _stage: Hanging())
+    monkeypatch.setattr(JudgeStage, "name", "mine.py")
     stage = object.__new__(JudgeStage)
-    stage.name = "mine.py"
     with pytest.raises(UsageError, match=r"mine\.py hangs while nobody else has its lock"):
         stage.learn()
 
