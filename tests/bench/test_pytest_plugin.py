@@ -90,8 +90,8 @@ def test_what_does_not_hold_or_cannot_be_asked_fails_with_a_sentence(
     result.assert_outcomes(passed=2, failed=4)
     result.stdout.fnmatch_lines(
         [
-            "VIOLATED: contention: * processes held the lock at once, and one may*",
-            "*<lambda> of test_* cannot be imported by another process*at the top of a module",
+            "VIOLATED: contention: * processes held the lock at once, but only one may*",
+            "*<lambda> of test_* cannot be imported by the client processes*at the top of a module",
             "there is no row 'paused-holdr'; did you mean paused-holder?",
             "*RuntimeError: no lock today (*",
         ]

@@ -18,22 +18,26 @@ def together(stage: JudgeStage) -> RowFinding:
     number = 2 if stage.is_shared else stage.capacity
     for held, client in enumerate([make() for _ in range(number)]):
         if not _is_granted(client, RESOURCE):
-            return RowFinding(f"{number} may hold it at once, and after {held} nobody else gets it")
-    return RowFinding(remark=f"{number} clients have it at once")
+            return RowFinding(f"{number} clients may hold the lock at once, but only {held} got it")
+    return RowFinding(remark=f"{number} clients had the lock at once")
 
 
 def writer_beside_reader(stage: JudgeStage) -> RowFinding:
     """A reader has the lock, and a writer asks for it."""
-    return _beside(stage.reader(), stage.party(), "a writer is granted what a reader holds")
+    return _beside(
+        stage.reader(), stage.party(), "a writer is granted the lock that a reader holds"
+    )
 
 
 def reader_beside_writer(stage: JudgeStage) -> RowFinding:
     """A writer has the lock, and a reader asks for it."""
-    return _beside(stage.party(), stage.reader(), "a reader is granted what a writer holds")
+    return _beside(
+        stage.party(), stage.reader(), "a reader is granted the lock that a writer holds"
+    )
 
 
 def _beside(holder: Party, other: Party, fault: str) -> RowFinding:
-    need(holder.acquire().ok, "the first client was granted")
+    need(holder.acquire().ok, "the first client was granted the lock")
     is_second = _is_granted(other, RESOURCE) and monotonic_ns() < holder.until_ns
     return RowFinding(fault if is_second else "")
 
@@ -41,19 +45,21 @@ def _beside(holder: Party, other: Party, fault: str) -> RowFinding:
 def same_caller(stage: JudgeStage) -> RowFinding:
     """A client asks for the lock that it already holds."""
     client = stage.party()
-    need(client.acquire().ok, "the client was granted")
+    need(client.acquire().ok, "the client was granted the lock")
     ends_ns = client.until_ns
     try:
         again = client.acquire()
     except HangsError as error:
-        return RowFinding(remark=f"a caller that asks twice waits for itself: {error}")
+        return RowFinding(remark=f"a holder that asks again waits for itself: {error}")
     if not again.ok:
-        return RowFinding(remark=f"a caller that asks twice is refused: {again.error or 'no'}")
+        return RowFinding(remark=f"a holder that asks again is refused: {again.error or 'no'}")
     if client.operations[-1].granted_ns >= ends_ns:
-        return RowFinding(remark="a caller that asks twice waits until its own lease has ended")
+        return RowFinding(remark="a holder that asks again waits until its first lease has ended")
     client.release()
-    left = "keeps it" if any(stage.keys()) else "gives it back"
-    return RowFinding(remark=f"a caller that asks twice is granted twice; one release {left}")
+    left = "leaves the lock held" if any(stage.keys()) else "frees the lock"
+    return RowFinding(
+        remark=f"a holder that asks again is granted the lock again; one release {left}"
+    )
 
 
 def several_names(stage: JudgeStage) -> RowFinding:
@@ -61,11 +67,11 @@ def several_names(stage: JudgeStage) -> RowFinding:
     one = stage.party()
     first = stage.party()
     second = stage.party()
-    need(one.acquire(resource="ordered-1").ok, "the client was granted")
+    need(one.acquire(resource="ordered-1").ok, "the client was granted the lock")
     if not _is_granted(one, "ordered-2"):
-        return RowFinding(remark="a client that has one name gets no second one")
-    need(first.acquire(resource="crossed-1").ok, "the client was granted")
-    need(second.acquire(resource="crossed-2").ok, "the other client was granted")
+        return RowFinding(remark="a client that holds one lock does not get a second lock")
+    need(first.acquire(resource="crossed-1").ok, "the client was granted the lock")
+    need(second.acquire(resource="crossed-2").ok, "the other client was granted the lock")
     begun_ns = monotonic_ns()
     first.begin_acquire(resource="crossed-2")
     second.begin_acquire(resource="crossed-1")
@@ -73,14 +79,14 @@ def several_names(stage: JudgeStage) -> RowFinding:
     took_s = (monotonic_ns() - begun_ns) / NS_PER_S
     ttl_ms = stage.ttl_ms
     if any(granted):
-        after = " when a TTL has ended," if ttl_ms and took_s * 1000 > ttl_ms / 2 else ""
-        ending = f"one has both{after} after {took_s:.1f} s"
+        after = " when a TTL had ended," if ttl_ms and took_s * 1000 > ttl_ms / 2 else ""
+        ending = f"one client got both locks{after} after {took_s:.1f} s"
     else:
         until = "for ever" if ttl_ms is None else f"until a TTL of {seconds_text(ttl_ms)} ends"
-        ending = f"neither gets its second one within {took_s:.1f} s, and both may wait {until}"
+        ending = f"neither got its second lock within {took_s:.1f} s, and both may wait {until}"
     return RowFinding(
-        remark="one client may hold two names. Of two that take them in opposite orders "
-        f"{ending}: take names in one order everywhere"
+        remark="one client may hold two locks. Two clients took two locks in opposite orders, and "
+        f"{ending}. Take locks in the same order everywhere"
     )
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @click.argument("lock", metavar="LOCK")
-@click.option("--quick", is_flag=True, help="two minutes: play each row once, with short loads")
+@click.option("--quick", is_flag=True, help="play each row once, with short loads (two minutes)")
 @click.option(
     "--instances",
     metavar="N",
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 @click.option(
     "--shared",
     is_flag=True,
-    help="the lock is for readers and a writer: `lock(urls)` returns an object with read(name) and "
+    help="the lock is for readers and a writer. `lock(urls)` returns an object with read(name) and "
     "write(name)",
 )
 @experiment_options("judge", seed=None)

@@ -85,7 +85,7 @@ def contend(
     for party in parties:
         party.note = lambda _step: None
     stage.note(
-        f"{len(parties)} processes want one lock for {seconds:g} s and hold it for 2 ms each"
+        f"for {seconds:g} s {len(parties)} processes want one lock, and each holds it for 2 ms"
     )
     errors: list[str] = []
     deadline_s = time.monotonic() + seconds
@@ -208,22 +208,22 @@ def contention(stage: JudgeStage) -> RowFinding:
     holders = tuple(seen.worst)
     errors = ""
     if load.errors:
-        errors = f"; {counted(len(load.errors), 'error')}, the first: {load.errors[0]}"
+        errors = f"; {counted(len(load.errors), 'error')}, the first error: {load.errors[0]}"
     if seen.faults:
         stage.course += _course(seen.worst)
         allowed = "one" if stage.capacity == 1 else str(stage.capacity)
-        fault = f"{most} processes held the lock at once, and {allowed} may"
+        fault = f"{most} processes held the lock at once, but only {allowed} may"
         if stage.is_shared:
-            fault = f"{seen.faults} times a writer held the lock beside another client"
+            fault = f"a writer held the lock together with another client {seen.faults} times"
         return RowFinding(fault + errors, figures=figures, holders=holders)
     need(
         tests >= TESTED_LEAST,
-        f"{TESTED_LEAST} leases were held while another process asked; there were {tests}{errors}",
+        f"another process asked during at least {TESTED_LEAST} leases (here: {tests}){errors}",
     )
     limit = (
-        f"no writer beside another one, {most} readers at once"
+        f"at most {most} readers held the lock at once, and no writer shared it"
         if stage.is_shared
-        else f"never more than {most} of {len(load.operations)} at once"
+        else f"at most {most} of {len(load.operations)} processes held the lock at once"
     )
     remark = f"{limit}, in {tests:,} tested leases{errors}"
     return RowFinding(remark=remark, tested=tests, figures=figures, holders=holders)

@@ -185,15 +185,15 @@ class _Questioning:
 def asked(stage: JudgeStage, row: JudgeRow[JudgeStage]) -> RowFinding:
     """Play a row with the lock. Raises NotApplicableError if the row does not apply to the lock."""
     if stage.instances < row.least:
-        raise NotApplicableError(f"it takes {row.least} servers; see --instances")
+        raise NotApplicableError(f"this row needs {row.least} servers; use --instances {row.least}")
     if not any(stage.lock_keys) and row.name != CONTENTION:
-        raise NotApplicableError("a lease makes no key on these servers")
+        raise NotApplicableError("a lease creates no key on these servers")
     if "one holder" in needs_of(row.name) and stage.capacity > 1:
-        raise NotApplicableError("it takes a lock that one client may hold")
+        raise NotApplicableError("this row needs a lock that only one client may hold at once")
     finding = row.play(stage)
     if _is_exclusive(stage, row):
         finding = replace(finding, wrong=finding.wrong or stage.broken())
-    return replace(finding, remark=finding.remark or f"not seen: {row.question}")
+    return replace(finding, remark=finding.remark or f"the fault did not appear: {row.question}")
 
 
 def _is_exclusive(stage: JudgeStage, row: JudgeRow[JudgeStage]) -> bool:

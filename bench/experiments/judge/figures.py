@@ -47,7 +47,7 @@ def _figure(row: JudgedRow, result: JudgeResult) -> Figure | None:
     return sequence(
         row.topic,
         f"{row.topic}: {row.happened}",
-        "Time runs from top to bottom, in ms. A bar shows who has the lock as far as it knows.",
+        "Time runs from top to bottom, in ms. A bar shows when a client believes it has the lock.",
         lines=lines,
         moves=moves,
         holdings=list(_holdings(row, result, steps, clients)),

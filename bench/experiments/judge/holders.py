@@ -13,10 +13,16 @@ from bench.measure.section import Amount, Count, Section, says
 class HeldSpan(Section, frozen=True):
     """The time in which a client had the lock."""
 
-    client: Annotated[Count, says("its number, from 0")]
-    side: Annotated[Literal["", "read", "write"], says("of a lock for readers and a writer")]
-    from_ms: Annotated[Amount, says("its grant, since the first request of the load")]
-    until_ms: Annotated[Amount, says("before its release, or the end of its lease")]
+    client: Annotated[Count, says("the client's number, from 0")]
+    side: Annotated[
+        Literal["", "read", "write"],
+        says("the client's side of a shared lock; empty: no shared lock"),
+    ]
+    from_ms: Annotated[Amount, says("from the first request of the load to the grant")]
+    until_ms: Annotated[
+        Amount,
+        says("from the first request of the load to the release, or to the end of the lease"),
+    ]
 
 
 def crowds(spans: Sequence[HeldSpan]) -> Iterator[list[HeldSpan]]:

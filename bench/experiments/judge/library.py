@@ -18,11 +18,15 @@ Language = Literal["lockcore", "python", "node", "go", "rust", "java"]
 class Library(Section, frozen=True):
     """A lock library, or a lock with a planted fault."""
 
-    name: Annotated[str, says("of the library's lock")]
-    kind: Annotated[Language, says("what it is written for")]
-    home: Annotated[str, says("its folder in the cache; empty: our own environment")] = ""
-    packages: Annotated[tuple[str, ...], says("what is installed for it")] = ()
-    instances: Annotated[tuple[int, ...], says("the N it can lock on")] = (1, 3, 5)
+    name: Annotated[str, says("the name of the library's lock")]
+    kind: Annotated[Language, says("the language of the client")]
+    home: Annotated[
+        str, says("the library's folder in the cache; empty: lockbench's own environment")
+    ] = ""
+    packages: Annotated[tuple[str, ...], says("the packages that the library needs")] = ()
+    instances: Annotated[
+        tuple[int, ...], says("the numbers of instances that the lock supports")
+    ] = (1, 3, 5)
 
 
 class LibraryWords(msgspec.Struct, frozen=True):

@@ -112,7 +112,7 @@ class Stage:
         """Start one more client, for `interrupt`. Raises NotApplicableError if a call of the
         library cannot be interrupted from outside."""
         if self.driver.library.kind in ("node", "rust"):
-            raise NotApplicableError("a call of it is not cancelled from outside")
+            raise NotApplicableError("a call of this library cannot be cancelled from outside")
         return self.party()
 
     def interrupt(self, party: Party) -> None:
@@ -124,7 +124,7 @@ class Stage:
         wait_until(
             lambda: not _awaits(signal.SIGINT, status.read_text()),
             PATIENCE_S,
-            "it was not interrupted",
+            "the client was not interrupted",
         )
         party.caught()
 
@@ -135,14 +135,16 @@ class Stage:
         """
         if self.driver.library.kind in ("go", "rust"):
             raise NotApplicableError(
-                "its wall clock cannot be set here: it does not ask the C library"
+                "the wall clock cannot be set, because the client does not ask the C library"
             )
         folder = self.fleet.folder / f"clock-{len(self.parties)}-{monotonic_ns()}"
         folder.mkdir()
         shim = Preload()
         party = self._party(shim.environment(0, folder), folder)
         if not shim.controls[0].loaded_in(party.process.pid):
-            raise NotApplicableError("its wall clock cannot be set here: it ignores LD_PRELOAD")
+            raise NotApplicableError(
+                "the wall clock cannot be set, because the client ignores LD_PRELOAD"
+            )
         self._clocks[party] = shim.controls[0]
         return party
 
@@ -335,9 +337,9 @@ class Stage:
             return ""
         report = judge(history_of(done), LONG_MS)
         if report.service_faults:
-            return "two clients held it at once"
+            return "two clients held the lock at once"
         is_late = report.granted_invalid and not has_waited
-        return "it was granted after its end" if is_late else ""
+        return "a lease was granted after its end" if is_late else ""
 
     def clear(self) -> None:
         """End the clients. Make all servers live and empty again."""

@@ -29,12 +29,10 @@ def renewal(stage: JudgeStage) -> RowFinding:
     ttl_ms = stage.require_ttl()
     holder = stage.party()
     other = stage.party()
-    need(holder.acquire().ok, "the client was granted")
+    need(holder.acquire().ok, "the client was granted the lock")
     times = _renewals(stage, ttl_ms)
     if not times:
-        remark = (
-            f"it does not renew: a lease ends {seconds_text(ttl_ms)} after its grant, work or not"
-        )
+        remark = f"the lock never renews a lease: it ends {seconds_text(ttl_ms)} after its grant"
         return RowFinding(remark=remark, figures=(RowFigure("renewals that may fail", 0.0, ""),))
     every_ms = statistics.median(b - a for a, b in pairwise([0.0, *times]))
     may_fail = max(0, int((ttl_ms - 1) // every_ms) - 1)
@@ -44,16 +42,16 @@ def renewal(stage: JudgeStage) -> RowFinding:
     )
     lost = "renewal" if may_fail == 1 else "renewals"
     remark = (
-        f"it renews every {every_ms / 1000:.2g} s a lease of {seconds_text(ttl_ms)}: {may_fail} "
-        f"{lost} in a row may fail, one more lets a second holder in"
+        f"the lock renews a lease of {seconds_text(ttl_ms)} every {every_ms / 1000:.2g} s: "
+        f"{may_fail} {lost} in a row may fail, but one more lets a second holder in"
     )
     if not may_fail:
         return RowFinding(f"{remark}: renew at least three times in a TTL", figures=figures)
     # A holder that is frozen for k + ½ renewal intervals has missed k renewals.
     holder.pause()
     time.sleep((may_fail + 0.5) * every_ms / 1000)
-    need(any(stage.keys()), f"its keys were there after {may_fail} lost {lost}")
-    need(stage.until_free(), "its keys ended")
+    need(any(stage.keys()), f"the lock's keys were there after {may_fail} lost {lost}")
+    need(stage.until_free(), "the lock's keys ended")
     is_second = other.acquire().ok
     holder.resume()
     need(is_second, "a second client was granted the lock")
@@ -91,7 +89,7 @@ def takeover(
         names = [f"{RESOURCE}-{number}" for number in range(stage.takeovers)]
         others = {name: stage.party() for name in names}
         held = [name for name in names if _has(holder, name)]
-        need(held, "the first client was granted")
+        need(held, "the first client was granted the lock")
         end(stage, holder)
         ended_ns = monotonic_ns()
         patience_s = 2 * ttl_ms / 1000 + 5
@@ -102,7 +100,7 @@ def takeover(
             granted = [wait.result() for wait in waits]
         if not all(granted):
             return RowFinding(
-                f"{patience_s:.0f} s after its holder {how} nobody else gets the lock"
+                f"nobody else got the lock within {patience_s:.0f} s after the holder {how}"
             )
         times_s = [(granted_ns - ended_ns) / NS_PER_S for granted_ns in granted]
         half_s = statistics.median(times_s)
@@ -113,7 +111,7 @@ def takeover(
         )
         beside = f", with a TTL of {seconds_text(ttl_ms)}" if ttl_ms else ""
         return RowFinding(
-            remark=f"the next client has it after {half_s:.2f} s (median of {len(times_s)} "
+            remark=f"the next client gets the lock after {half_s:.2f} s (median of {len(times_s)} "
             f"takeovers, {max(times_s):.2f} s at most){beside}",
             figures=figures,
         )

@@ -193,7 +193,7 @@ class Party(Child):
         self.begin(do, **words)
         reply = self.answer()
         if reply.absent:
-            raise NotApplicableError(f"it has no {do}")
+            raise NotApplicableError(f"the library has no {do}")
         return reply
 
     def begin_acquire(self, ttl_ms: int = LONG_MS, resource: str = RESOURCE) -> None:
@@ -259,7 +259,7 @@ class Party(Child):
         wait_until(
             lambda: state.read_text().rpartition(")")[2].split()[0] == "T",
             PATIENCE_S,
-            "it did not stand still",
+            "the client did not freeze",
         )
         self.caught()
         self.note("frozen (SIGSTOP)")
@@ -271,7 +271,7 @@ class Party(Child):
 
     def resume(self) -> None:
         """Let the client continue."""
-        self.note("goes on (SIGCONT)")
+        self.note("continues (SIGCONT)")
         self.idle_ns = monotonic_ns()
         self.signal(signal.SIGCONT)
 

@@ -85,14 +85,14 @@ def _played(
         except HangsError as error:
             finding = _hung(stage, row, error)
         except OutlivedError:
-            finding = _waited(stage, "the other client waited until the lock had ended")
+            finding = _waited(stage, "the other client waited until the holder's lease had ended")
             if not row.may_wait or not (finding.wrong or stage.has_waited()):
                 raise
         stage.require_servers()
     except NotApplicableError as error:
         return "not applicable", RowFinding(remark=str(error))
     except UnmetError as error:
-        return "not known", RowFinding(remark=f"did not come about: {error}")
+        return "not known", RowFinding(remark=f"a precondition was not met: {error}")
     except (BenchError, RedisError, TimeoutError, OSError) as error:
         return "not known", RowFinding(remark=f"{type(error).__name__}: {error}")
     if finding.wrong:
@@ -105,7 +105,9 @@ def _hung(stage: StageT, row: JudgeRow[StageT], error: HangsError) -> RowFinding
     holds. Raises UnmetError if clients may wait in this row and the client hangs for another
     reason."""
     if row.may_wait:
-        need(error.is_waiting(stage.parties), f"a client answers if nobody has the lock ({error})")
+        need(
+            error.is_waiting(stage.parties), f"a client answers while nobody has the lock ({error})"
+        )
         return _waited(stage, "the other client waited")
     return RowFinding(remark=str(error)) if row.only_tells else RowFinding(wrong=str(error))
 

@@ -20,14 +20,14 @@ def seconds_text(ms: float) -> str:
 class CourseStep(Section, frozen=True):
     """One step of a schedule as it was played."""
 
-    after_ms: Annotated[Amount, says("since the servers were empty", shown="table")]
+    after_ms: Annotated[Amount, says("the time since the servers were empty", shown="table")]
     who: Annotated[
-        str, says("a client, by its letter; empty: the servers", label="client", shown="table")
+        str, says("the client's letter; empty: the servers", label="client", shown="table")
     ]
     what: Annotated[
         str,
         says(
-            "a call in the library's own words, what came of it, or what was done to it",
+            "a call in the library's own code, its answer, or an event that the judge caused",
             shown="table",
         ),
     ]
@@ -36,75 +36,96 @@ class CourseStep(Section, frozen=True):
 class RowFigure(Section, frozen=True):
     """A figure that supports the verdict on a row."""
 
-    name: Annotated[str, says("what was counted or measured")]
-    value: Annotated[float, says("in its unit")]
-    unit: Annotated[str, says("of the value; empty: a count")]
+    name: Annotated[str, says("the name of the count or the measurement")]
+    value: Annotated[float, says("the value in its unit")]
+    unit: Annotated[str, says("the unit of the value; empty: a count")]
 
 
 class JudgedRow(Section, frozen=True, kw_only=True):
     """One row: a question about the lock, with its verdict and evidence."""
 
-    library: Annotated[str, says("of an audit: as in libraries")] = ""
-    group: Annotated[str, says("what the row is about")]
+    library: Annotated[str, says("only in an audit: the library's name")] = ""
+    group: Annotated[str, says("the subject of the row")]
     topic: Annotated[str, says("the name of the row")]
     question: Annotated[str, says("the fault that the row looks for")]
-    is_safety: Annotated[bool, says("a fault means that two clients had the lock, or could")]
+    is_safety: Annotated[
+        bool, says("a fault means that two clients had the lock, or could have had it")
+    ]
     verdict: Annotated[
         JudgedWord,
-        says("told: nothing can be right or wrong; not known: what it rests on did not come about"),
+        says("told: the row only informs; not known: a precondition of the row was not met"),
     ]
     happened: Annotated[
-        str, says("what went wrong, what the caller was told, or why not known")
+        str, says("the fault, an observation, or the reason why the row is not known")
     ] = ""
-    wrong: Annotated[Count, says("in how many plays it went wrong")] = 0
-    plays: Annotated[Count, says("how often it was played to an end")] = 0
+    wrong: Annotated[Count, says("the number of plays with a fault")] = 0
+    plays: Annotated[Count, says("the number of plays that reached their end")] = 0
     tested: Annotated[
-        Count, says("leases that were held while another process asked, of contention")
+        Count, says("only in contention: the number of leases during which another process asked")
     ] = 0
-    figures: Annotated[tuple[RowFigure, ...], says("what the row rests on")] = ()
+    figures: Annotated[tuple[RowFigure, ...], says("the figures that support the verdict")] = ()
     holders: Annotated[
-        tuple[HeldSpan, ...], says("of contention: the leases of the moment with most holders")
+        tuple[HeldSpan, ...],
+        says("only in contention: the leases of the moment with the most holders"),
     ] = ()
     course: Annotated[
-        tuple[CourseStep, ...], says("one play, step by step, if it does not hold or is not known")
+        tuple[CourseStep, ...],
+        says("the steps of one play, if the row does not hold or is not known"),
     ] = ()
     promise: Annotated[
-        str, says("of an audit: what its documentation says to that, and where, if it fails")
+        str,
+        says("only in an audit, if the row fails: a quotation of the documentation, and its place"),
     ] = ""
 
 
 class WaitingCost(Section, frozen=True, kw_only=True):
     """The costs of a lock for four processes that all wanted one name, and their waiting times."""
 
-    lock: Annotated[str, says("which lock", shown="table")]
-    leases_per_s: Annotated[float, says("of all processes", shown="table")]
+    lock: Annotated[str, says("the name of the lock", shown="table")]
+    leases_per_s: Annotated[float, says("leases of all processes per second", shown="table")]
     handoff_p50_s: Annotated[
         float | None,
-        says("from a release to the next grant, half of them", label="hand-off p50", shown="table"),
+        says(
+            "the median time from a release to the next grant", label="hand-off p50", shown="table"
+        ),
     ]
     handoff_p99_s: Annotated[
         float | None,
-        says("the same, 99 of 100; null: fewer than 1,000", label="hand-off p99", shown="table"),
+        says(
+            "the 99th percentile; null: fewer than 1,000 hand-offs",
+            label="hand-off p99",
+            shown="table",
+        ),
     ]
     fairness: Annotated[
         float | None,
-        says("Jain's index of the processes' leases: 1 = all alike", unit="ratio", shown="table"),
+        says(
+            "Jain's index of the leases per process; 1: all are equal", unit="ratio", shown="table"
+        ),
     ]
     attempts_per_lease: Annotated[
         float | None,
         says(
-            "calls of acquire; one call of a lock that waits inside can make many attempts",
+            "calls of acquire per lease. A lock that waits inside one call can make many attempts",
             label="attempts",
             shown="table",
         ),
     ] = None
     commands_per_lease: Annotated[
         float | None,
-        says("that the servers counted, with a key", label="commands", shown="table"),
+        says(
+            "commands with a key per lease, as counted by the servers",
+            label="commands",
+            shown="table",
+        ),
     ]
     client_cpu_us_per_lease: Annotated[
         float | None,
-        says("of the processes, the judge's pipe too", label="client CPU", shown="table"),
+        says(
+            "CPU time of the processes, including the judge's pipe",
+            label="client CPU",
+            shown="table",
+        ),
     ]
 
 
@@ -112,22 +133,25 @@ class JudgeResult(Document, frozen=True, kw_only=True):
     """One lock, judged row by row."""
 
     kind: Annotated[Literal["judge"], says("the command that made it")] = "judge"
-    fleet: Annotated[OwnFleet, says("the servers")]
-    lock: Annotated[str, says("as it was named")]
-    instances: Annotated[Count, says("servers that it was given")]
+    fleet: Annotated[OwnFleet, says("the servers that the judge started")]
+    lock: Annotated[str, says("the lock, as in the command")]
+    instances: Annotated[Count, says("the number of servers for the lock")]
     capacity: Annotated[Count, says("how many callers may hold the lock at once")]
     shared: Annotated[bool, says("readers may hold it together, and a writer alone")] = False
-    ttl_ms: Annotated[int | None, says("of its keys after a grant; null: they have no end")]
-    keys: Annotated[Count, says("that a lease makes, over all servers; 0: it asks no server")]
+    ttl_ms: Annotated[int | None, says("the TTL of the lock's keys after a grant; null: no TTL")]
+    keys: Annotated[
+        Count, says("the number of keys of a lease on all servers; 0: the lock uses no server")
+    ]
     lacks: Annotated[
         tuple[Observed, ...],
-        says("what the client or the servers lack; a row that needs it is not applicable"),
+        says("features that the client or the servers lack; rows that need them do not apply"),
     ] = ()
     chosen: Annotated[
-        tuple[str, ...], says("the rows that the user named, beside contention; empty: all")
+        tuple[str, ...], says("the rows that the user named, besides contention; empty: all rows")
     ] = ()
-    planned: Annotated[Count, says("how many rows the judgement has when it is whole")]
-    rows: Annotated[tuple[JudgedRow, ...], says("what it was asked, and what came of it")]
+    planned: Annotated[Count, says("the number of rows of a complete judgement")]
+    rows: Annotated[tuple[JudgedRow, ...], says("the rows of the judgement, with their verdicts")]
     costs: Annotated[
-        tuple[WaitingCost, ...], says("the lock, redis-py's and lockcore on the same machine")
+        tuple[WaitingCost, ...],
+        says("the waiting costs of the lock, of redis-py's lock and of lockcore on one machine"),
     ] = ()

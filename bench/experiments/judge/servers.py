@@ -63,7 +63,7 @@ def refusing(name: str, text: str, *, is_mute: bool = False) -> Callable[[JudgeS
     def play(stage: JudgeStage) -> RowFinding:
         client = stage.party()
         other = stage.party()
-        need(other.acquire().ok, "the client was granted")
+        need(other.acquire().ok, "the client was granted the lock")
         with stage.fault(KINDS.get(name, BUSY), text, FAULT_MS, is_mute=is_mute):
             released = other.release().error or "no error"
             before = stage.keys()
@@ -71,9 +71,9 @@ def refusing(name: str, text: str, *, is_mute: bool = False) -> Callable[[JudgeS
             is_written = stage.keys() != before
         # A script that has already written runs on without memory, so a grant may be right.
         if second.ok and not is_written:
-            return RowFinding("a client is granted the lock, and no server has written it")
+            return RowFinding("a client is granted the lock, but no server has written a key")
         is_free = second.ok or stage.until_lockable(0.5)
-        answer = "granted, as the server did write" if second.ok else second.error or "no"
+        answer = "granted, because a server wrote the key" if second.ok else second.error or "no"
         remark = f"acquire: {answer}; release: {released}"
         return RowFinding(remark=remark if is_free else f"{remark}; keys stay until their TTL ends")
 
@@ -85,7 +85,7 @@ def restarted(stage: JudgeStage) -> RowFinding:
     asks."""
     holder = stage.party()
     other = stage.party()
-    need(holder.acquire().ok, "the first client was granted")
+    need(holder.acquire().ok, "the first client was granted the lock")
     stage.restart_all()
     _, remark = _second_holder(holder, other, "that the servers forgot")
     return RowFinding(remark=remark)
@@ -99,7 +99,7 @@ def failed_over(stage: JudgeStage) -> RowFinding:
     other = stage.party_behind_proxy()
     failing = stage.minority or range(stage.instances)
     stage.add_replicas(failing)
-    need(holder.acquire().ok, "the first client was granted")
+    need(holder.acquire().ok, "the first client was granted the lock")
     stage.fail_over()
     is_second, remark = _second_holder(holder, other, "that the replica never had")
     if is_second and stage.minority:
@@ -112,14 +112,14 @@ def evicted(stage: JudgeStage) -> RowFinding:
     Then another client asks."""
     holder = stage.party()
     other = stage.party()
-    need(holder.acquire().ok, "the first client was granted")
+    need(holder.acquire().ok, "the first client was granted the lock")
     with stage.fault(KINDS["maxmemory"], "maxmemory, volatile-ttl", policy="volatile-ttl"):
         for batch in range(BATCHES):
             if not any(stage.keys()):
                 break
             stage.write([f"others:{batch}:{number}" for number in range(BATCH)], VALUE)
         else:
-            return RowFinding(remark="the servers evict other keys, and the lock stays")
+            return RowFinding(remark="the servers evict other keys, but not the lock")
         _, remark = _second_holder(holder, other, "that the servers evicted")
     return RowFinding(remark=remark)
 
@@ -139,7 +139,7 @@ def _second_holder(holder: Party, other: Party, which: str) -> tuple[bool, str]:
     if is_second:
         remark = f"{client} is granted the lock {which}"
     elif granted.ok:
-        remark = f"{client} is granted the lock only when the first one's lease has ended"
+        remark = f"{client} is granted the lock only after the lease of the first client has ended"
     else:
         remark = f"a second client is refused: {granted.error or 'no'}"
-    return is_second, f"{remark}; the first one's release: {released}"
+    return is_second, f"{remark}; the first client's release: {released}"

@@ -54,9 +54,9 @@ def search(stage: JudgeStage) -> RowFinding:
     """Play schedules in virtual time. In these schedules messages are late or lost, clients pause
     or are killed, and servers stop or forget scripts."""
     if stage.subject.command:
-        raise NotApplicableError("a command does not run in virtual time")
+        raise NotApplicableError("a command cannot run in virtual time")
     if stage.is_shared:
-        raise NotApplicableError("the search knows a mutex only")
+        raise NotApplicableError("the search can only test a mutex")
     order = SimulationOrder(
         stage.subject.text, stage.require_ttl(), stage.instances, stage.seconds, SEED, MOST
     )
@@ -71,19 +71,20 @@ def search(stage: JudgeStage) -> RowFinding:
             for ms, who, text in answer.steps
             if not text.startswith("HELLO")
         ]
-        wrong = (
-            f"{_lettered(answer.rule)}, in schedule {answer.number} of seed {SEED}, made smaller"
-        )
+        wrong = f"{_lettered(answer.rule)}, in schedule {answer.number} of seed {SEED}, shortened"
         return RowFinding(wrong, figures=figures)
     if answer.trouble:
-        raise NotApplicableError(f"it does not run in virtual time: {answer.trouble}")
+        raise NotApplicableError(f"the lock cannot run in virtual time: {answer.trouble}")
     if not answer.tested:
         raise NotApplicableError(
-            "no schedule sent a command while another client held the lock: it may not use redis-py"
+            "no schedule sent a command during another lease; the lock may not use redis-py"
         )
-    need(answer.tested >= LEAST, f"{LEAST} schedules asked for a held lock; {answer.tested} did")
+    need(
+        answer.tested >= LEAST,
+        f"at least {LEAST} schedules asked for a held lock (here: {answer.tested})",
+    )
     return RowFinding(
-        remark=f"{answer.played:,} schedules of seed {SEED} in virtual time, and none broke it",
+        remark=f"no fault in {answer.played:,} simulated schedules of seed {SEED}",
         figures=figures,
     )
 
@@ -102,4 +103,6 @@ def _answer(stage: JudgeStage, order: SimulationOrder) -> SimulationAnswer:
             if child.has_written(LOOK_S):
                 return child.hear(SimulationAnswer)
             stage.rest(0)
-    raise NotApplicableError("its simulation does not end; it may wait for something in real time")
+    raise NotApplicableError(
+        "the simulation does not end; the lock may wait for something in real time"
+    )

@@ -49,7 +49,7 @@ def played(order: SimulationOrder) -> SimulationAnswer:
         if not connects:
             way, connect_lock = lock_of(client)
             if way != "threads":
-                raise TypeError("it is asynchronous, and an event loop runs in real time")
+                raise TypeError("the lock is asynchronous, and an event loop runs in real time")
             connects.append(connect_lock)
         lock = connects[0](client)
         assert isinstance(lock, Lock)

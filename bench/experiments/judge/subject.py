@@ -40,8 +40,8 @@ SHAPE = (
 
 
 SHARED = (
-    "with --shared `lock(urls)` returns an object with read(name) and write(name), each a context "
-    "manager"
+    "with --shared, `lock(urls)` returns an object. Its read(name) and write(name) return context "
+    "managers"
 )
 
 
@@ -79,8 +79,8 @@ def read_subject(text: str) -> Subject:
     (shown,) = masked_command([text])
     if not words or shutil.which(words[0]) is None:
         raise UsageError(
-            f"{shown!r} is no file that ends in .py, no package.module:object, and no command that "
-            "can be found"
+            f"{shown!r} names no lock; give a file that ends in .py, package.module:object, or a "
+            "command on the path"
         )
     return Subject(shown, shown, tuple(_absolute(word) for word in words))
 
@@ -96,8 +96,8 @@ def subject_of(make_lock: Callable[..., object]) -> Subject:
         target = getattr(target, part, None)
     if target is not make_lock:
         raise UsageError(
-            f"{name} of {place} cannot be imported by another process, and each client of a judged "
-            "lock is one; write the function at the top of a module"
+            f"{name} of {place} cannot be imported by the client processes of a judged lock; write "
+            "the function at the top of a module"
         )
     file = getattr(module, "__file__", None)
     if "." not in place and file is not None:
@@ -145,7 +145,7 @@ def _side_of(function: Callable[..., object], order: ClientOrder) -> tuple[str, 
     side = getattr(lock, order.side, None)
     if side is None:
         kind = type(lock).__name__
-        raise UsageError(f"{order.name} gives {kind!r}, which has no {order.side!r}; {SHARED}")
+        raise UsageError(f"{order.name} returns {kind!r}, which has no {order.side!r}; {SHARED}")
     is_async = _is_asynchronous(_held_by(side, order.name), order.name)
     return _way(is_async), lambda order: _driven(
         getattr(function(order.urls), order.side), order.name
@@ -170,9 +170,9 @@ def _found(text: str) -> Callable[..., object]:
     if target is None:
         public = [one for one in vars(module) if not one.startswith("_")]
         there = ", ".join(public) or "nothing"
-        raise UsageError(f"{place} has no {names!r} (it has {there}); {SHAPE}")
+        raise UsageError(f"{place} has no {names!r} (the module has {there}); {SHAPE}")
     if not callable(target):
-        raise UsageError(f"{names!r} of {place} is no function; {SHAPE}")
+        raise UsageError(f"{names!r} of {place} is not a function; {SHAPE}")
     return target
 
 
@@ -200,7 +200,7 @@ def _parameters(function: Callable[..., object], text: str) -> Sequence[str]:
     if needed in (["urls"], ["name", "urls"]) or (len(needed) == 1 and needed != ["name"]):
         return needed
     signature = f"{function.__name__}({', '.join(needed)})"
-    raise UsageError(f"{text}: {signature} does not take the servers to ask; {SHAPE}")
+    raise UsageError(f"{text}: {signature} does not take the URLs of the servers; {SHAPE}")
 
 
 def _held_by(lock: object, text: str) -> object:
@@ -219,7 +219,7 @@ def _is_asynchronous(lock: object, text: str) -> bool:
             return inspect.iscoroutinefunction(method)
     if hasattr(lock, "__aenter__"):
         return True
-    raise UsageError(f"{text} gives {type(lock).__name__!r}, which does not lock; {SHAPE}")
+    raise UsageError(f"{text} returns {type(lock).__name__!r}, which is not a lock; {SHAPE}")
 
 
 def _driven(lock: object, text: str) -> Lock:
@@ -231,13 +231,15 @@ def _driven(lock: object, text: str) -> Lock:
         )
 
     if not callable(lock):
-        raise UsageError(f"{text} gives {type(lock).__name__!r}, which takes no name; {SHAPE}")
+        raise UsageError(
+            f"{text} returns {type(lock).__name__!r}, which does not take a name; {SHAPE}"
+        )
 
     def make(name: str, *_terms: int) -> object:
         manager = lock(name)
         if not any(hasattr(manager, one) for one in ("__enter__", "__aenter__", "acquire")):
             raise UsageError(
-                f"{text} gives {type(manager).__name__!r}, which does not lock; {SHAPE}"
+                f"{text} returns {type(manager).__name__!r}, which is not a lock; {SHAPE}"
             )
         return manager
 

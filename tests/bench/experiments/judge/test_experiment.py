@@ -105,7 +105,7 @@ def test_two_holders_are_not_forgotten_because_few_leases_were_tested(
     )
     loads = [ContendedLoad([[lease], [lease]], 1.0, 0, 0.0), ContendedLoad([[lease]], 1.0, 0, 0.0)]
     monkeypatch.setattr(contention_module, "contend", lambda *_words: loads.pop(0))
-    assert contention(stage_of()).wrong == "2 processes held the lock at once, and one may"
+    assert contention(stage_of()).wrong == "2 processes held the lock at once, but only one may"
 
 
 @pytest.mark.parametrize("callers", [1, 2, 4])

@@ -141,7 +141,7 @@ def test_a_client_that_hangs_says_at_which_step(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("has_waited", "fault"), [(False, "it was granted after its end"), (True, "")]
+    ("has_waited", "fault"), [(False, "a lease was granted after its end"), (True, "")]
 )
 def test_a_lease_without_a_stated_end_may_be_granted_late_after_a_wait(
     has_waited: bool, fault: str

@@ -138,11 +138,11 @@ def test_a_release_that_returns_something_false_says_that_it_was_late(
     ("text", "sentence"),
     [
         ("x = 1", "has no 'lock'"),
-        ("lock = 1", "is no function"),
-        ("def lock(name): ...", r"lock\(name\) does not take the servers to ask"),
-        ("def lock(a, b, c): ...", "does not take the servers to ask"),
-        ("def lock(urls): return 7", "gives 'int', which does not lock"),
-        ("def lock(urls): return lambda name: 7", "gives 'int', which does not lock"),
+        ("lock = 1", "is not a function"),
+        ("def lock(name): ...", r"lock\(name\) does not take the URLs of the servers"),
+        ("def lock(a, b, c): ...", "does not take the URLs of the servers"),
+        ("def lock(urls): return 7", "returns 'int', which is not a lock"),
+        ("def lock(urls): return lambda name: 7", "returns 'int', which is not a lock"),
     ],
 )
 def test_what_cannot_be_driven_is_refused_in_a_sentence(
@@ -179,8 +179,8 @@ def test_a_command_is_shown_without_its_secrets() -> None:
     ("text", "sentence"),
     [
         ("absent.py", "there is no file absent.py"),
-        ("no-such-program x", "no command that can be found"),
-        ("", "no command that can be found"),
+        ("no-such-program x", "names no lock; give a file"),
+        ("", "names no lock; give a file"),
         ("node 'lock.mjs", "cannot be read as a command"),
         ("mine\udcff.py", "is not written in UTF-8"),
     ],
