@@ -208,7 +208,7 @@ def contention(stage: JudgeStage) -> RowFinding:
     holders = tuple(seen.worst)
     errors = ""
     if load.errors:
-        errors = f"; {counted(len(load.errors), 'error')}, the first error: {load.errors[0]}"
+        errors = f"; {counted(len(load.errors), 'error')}, the first: {load.errors[0]}"
     if seen.faults:
         stage.course += _course(seen.worst)
         allowed = "one" if stage.capacity == 1 else str(stage.capacity)

@@ -199,7 +199,7 @@ class Stage:
     def cont(self, which: Sequence[int]) -> None:
         """Let these instances continue, and wait until they have executed the commands that had
         arrived."""
-        self._note_servers("go on (SIGCONT)", which)
+        self._note_servers("continue (SIGCONT)", which)
         for index in which:
             self.fleet.cont(index)
         self._stopped.difference_update(which)
