@@ -15,13 +15,11 @@ class HeldSpan(Section, frozen=True):
 
     client: Annotated[Count, says("the client's number, from 0")]
     side: Annotated[
-        Literal["", "read", "write"],
-        says("the client's side of a shared lock; empty: no shared lock"),
+        Literal["", "read", "write"], says("the side of a shared lock; empty: not shared")
     ]
-    from_ms: Annotated[Amount, says("from the first request of the load to the grant")]
+    from_ms: Annotated[Amount, says("from the load's first request to the grant")]
     until_ms: Annotated[
-        Amount,
-        says("from the first request of the load to the release, or to the end of the lease"),
+        Amount, says("from the load's first request to the release or the lease's end")
     ]
 
 

@@ -65,16 +65,13 @@ class JudgedRow(Section, frozen=True, kw_only=True):
     ] = 0
     figures: Annotated[tuple[RowFigure, ...], says("the figures that support the verdict")] = ()
     holders: Annotated[
-        tuple[HeldSpan, ...],
-        says("only in contention: the leases of the moment with the most holders"),
+        tuple[HeldSpan, ...], says("only in contention: the leases at the time of most holders")
     ] = ()
     course: Annotated[
-        tuple[CourseStep, ...],
-        says("the steps of one play, if the row does not hold or is not known"),
+        tuple[CourseStep, ...], says("one play's steps, if the row does not hold or is not known")
     ] = ()
     promise: Annotated[
-        str,
-        says("only in an audit, if the row fails: a quotation of the documentation, and its place"),
+        str, says("in an audit, if the row fails: the documentation's promise, with its place")
     ] = ""
 
 
@@ -92,7 +89,7 @@ class WaitingCost(Section, frozen=True, kw_only=True):
     handoff_p99_s: Annotated[
         float | None,
         says(
-            "the 99th percentile; null: fewer than 1,000 hand-offs",
+            "the 99th percentile; null: fewer than 1,000",
             label="hand-off p99",
             shown="table",
         ),
@@ -153,5 +150,5 @@ class JudgeResult(Document, frozen=True, kw_only=True):
     rows: Annotated[tuple[JudgedRow, ...], says("the rows of the judgement, with their verdicts")]
     costs: Annotated[
         tuple[WaitingCost, ...],
-        says("the waiting costs of the lock, of redis-py's lock and of lockcore on one machine"),
+        says("costs of the lock, redis-py's lock and lockcore on one machine"),
     ] = ()
