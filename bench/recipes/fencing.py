@@ -1,12 +1,13 @@
 """Fencing: *a lease and a write → the protected register accepts or rejects the write*.
 
 Rules
-- The script of the SET also increments the counter, so a later grant has a larger fencing token.
+- The script that sends the SET also increments the counter. So a later grant has a larger fencing
+  token.
 - Redlock has no counter. Instead, each holder marks the register with its owner token.
   docs/fencing.md lists the faults that each of the two ways detects.
 - One script checks and writes a register, so the write itself has no race.
-- The registers of a run are on its first instance. They are not part of the lock, and the counts of
-  the lock do not include their commands.
+- The registers of a run are on its first instance. Registers are not part of the lock, so the
+  lock's counts do not include their commands.
 
 Source: M. Kleppmann, "How to do distributed locking" (2016); S. Sanfilippo's answer "Is Redlock
 safe?" (2016).
@@ -30,7 +31,7 @@ from lockcore.clock import monotonic_ns
 COUNTER = "fencing-tokens"
 # The key of the hash with the protected registers. All resources share this hash.
 REGISTERS = "registers"
-# In addition to the keys of its locks, a run with fencing has these keys on its servers.
+# A run with fencing has these keys on its servers, in addition to the keys of the locks.
 OWN_KEYS = (COUNTER, REGISTERS)
 
 
@@ -94,10 +95,11 @@ class FencedLease(Lease):
 
 
 class Protected:
-    """A recipe that writes to a register before each release. Each resource has one register.
+    """A recipe that writes to a register before each release. Every resource has its own register.
 
-    A register rejects a fencing token that is smaller than an earlier token. If the recipe has no
-    fencing tokens, the register accepts only writes with the owner token of its last mark.
+    A register rejects a fencing token that is smaller than an earlier token. A recipe may have no
+    fencing tokens. In that case the register accepts a write only if its owner token is that of the
+    last mark.
     """
 
     def __init__(self, recipe: Recipe, url: str, settings: RecipeSettings) -> None:
@@ -119,8 +121,8 @@ class Protected:
         return result
 
     def mark(self, lease: Lease) -> None:
-        """Mark the register with the lease's owner token. Without fencing tokens, only the holder
-        of the last mark can write."""
+        """Mark the register with the lease's owner token. Without fencing tokens, only the caller
+        that made the last mark can write."""
         with suppress(RedisError):
             self._instance.ask(
                 "HSET", self._registers, f"{lease.resource} owner", lease.owner_token

@@ -1,12 +1,12 @@
 """Locks on one instance: *a resource and a TTL → a lease, or a refusal*.
 
-The recipes show GET followed by SET, SETNX, a time as value, SET NX PX with several ways to
-release, and renewals. Many of these recipes are flawed on purpose. `about` names the fault of each
-recipe. Do not copy a flawed recipe.
+The recipes show several methods: GET followed by SET, SETNX, a time as value, SET NX PX with
+several ways to release, and renewals. Many of these recipes are flawed on purpose. `about` names
+the fault of each recipe. Do not copy a flawed recipe.
 
-If no reply to a SET comes, `set-nx-lua` deletes its key, because the SET may have been executed. It
-also deletes the key of a caller that was killed. If a grant arrives after the end of its lease, the
-recipe deletes the key and counts the attempt as too late.
+If no reply to a SET comes, `set-nx-lua` deletes its key, because the server may have executed the
+SET. `set-nx-lua` also deletes the key of a caller that was killed. If a grant arrives after the end
+of its lease, the recipe deletes the key and counts the attempt as too late.
 
 Source: the SET command's reference page ("Patterns").
 """
@@ -40,7 +40,7 @@ from lockcore.clock import NS_PER_MS, NS_PER_S, drift_ns, monotonic_ns
 # The first and the longest delay of `backoff`.
 FIRST_MS = 100
 LONGEST_MS = 5_000
-# The number of renewals that a watchdog makes within each TTL of a lease.
+# How many renewals a watchdog makes within each TTL of a lease.
 RENEWALS_PER_TTL = 3
 
 
@@ -153,7 +153,7 @@ class TimestampGetset(PlainRecipe):
     def take_over(self, key: str, observed: bytes, end_ms: int) -> bool:
         """Try to take over a lock whose value `observed` is an end in the past.
 
-        Returns True if GETSET replaced this value. Otherwise another caller had won, and this
+        Returns True if GETSET replaced `observed`. Otherwise another caller had won, and this
         GETSET has overwritten the winner's value.
         """
         won: bool = self.ask("GETSET", key, end_ms) == observed
@@ -278,8 +278,8 @@ class SetNxLuaRecipe(PlainRecipe):
         self._undo(lease.resource, lease.owner_token)
 
     def _set(self, resource: str, token: bytes, ttl_ms: int) -> int:
-        """Set the key. Returns 0 if the resource is held. Otherwise returns the fencing token, or 1
-        without fencing."""
+        """Set the key. Returns 0 if another caller holds the resource. Otherwise returns the
+        fencing token, or 1 without fencing."""
         key = self.key(resource)
         if self.settings.fencing:
             return int(self.server.run(FENCED_SET, (key, self.key(COUNTER)), token, ttl_ms) or 0)
@@ -299,12 +299,12 @@ class Semaphore(SetNxLuaRecipe):
     about = replace(
         SetNxLuaRecipe.about, how="one set-nx-lua key for each possible holder", counts=True
     )
-    # The number of callers beyond the capacity that may hold the resource.
+    # How many callers more than `capacity` may hold the resource.
     too_many: ClassVar[int] = 0
 
     def __init__(self, servers: Sequence[PlainInstance], settings: RecipeSettings) -> None:
         super().__init__(servers, settings)
-        # The name of the set-nx-lua lock that a caller got, by owner token.
+        # For each owner token: the name of the set-nx-lua lock that the caller got.
         self._names: dict[bytes, str] = {}
 
     def attempt(self, resource: str, ttl_ms: int) -> Lease | Refusal:
@@ -371,8 +371,8 @@ class Backoff(PlainRecipe):
     def next_start_ns(
         self, outcome: Outcome, attempts: int, now_ns: int, deadline_ns: int
     ) -> int | None:
-        """Return a start after twice the last delay. The last attempt starts when the wait time
-        ends.
+        """Return when the next attempt starts, which is after twice the last delay. The last
+        attempt starts when the wait time ends.
 
         The recipe ignores the scenario's retry policy.
         """
@@ -383,15 +383,13 @@ class Backoff(PlainRecipe):
 
 
 class Watchdog(PlainRecipe):
-    """A lock with a thread that renews all leases of a client until their release. Under gevent,
-    the thread is a greenlet.
-
-    The thread renews each lease three times per TTL. A renewal checks the owner of the key and
-    moves `valid_until_ns` of the lease.
+    """A lock with a thread that renews all leases of a client until the leases are released. Under
+    gevent, the thread is a greenlet. The thread renews each lease three times per TTL. A renewal
+    checks the owner of the key and moves `valid_until_ns` of the lease.
 
     `figures` has three counters. `late_renewals`: renewals sent after the end of the lease.
-    `lost_leases`: leases whose key no longer belonged to the client. `noticed_late_ms`: the time
-    (ms) from the end of a lost lease until the watchdog noticed the loss, summed over all lost
+    `lost_leases`: leases whose key no longer belonged to the client. `noticed_late_ms`: how long
+    (ms) after the end of a lost lease the watchdog noticed the loss. It is the sum over all lost
     leases.
     """
 
@@ -405,7 +403,7 @@ class Watchdog(PlainRecipe):
     def __init__(self, servers: Sequence[PlainInstance], settings: RecipeSettings) -> None:
         super().__init__(servers, settings)
         self._changed = threading.Condition()
-        # The time of the next renewal (ns) and the lease, by owner token.
+        # For each owner token: the time of the next renewal (ns), and the lease.
         self._due: dict[bytes, tuple[int, Lease]] = {}
         self._closed = False
         self._log = (
@@ -425,7 +423,7 @@ class Watchdog(PlainRecipe):
 
     def extend(self, lease: Lease) -> bool:
         """Extend the lease to one TTL from now, if the key still has the lease's owner token.
-        Returns whether it was extended. Raises RedisError."""
+        Returns whether the lease was extended. Raises RedisError."""
         key = self.key(lease.resource)
         return bool(self.server.run(COMPARE_AND_EXTEND, (key,), lease.owner_token, lease.ttl_ms))
 
@@ -438,8 +436,8 @@ class Watchdog(PlainRecipe):
         self.give_back(lease)
 
     def take_reply_times_ns(self) -> tuple[list[int], ...]:
-        """Return the reply times, as `Recipe` describes. This method is called once a second, so it
-        also writes the observed extensions."""
+        """Return the reply times, as `Recipe` describes. The caller calls this method once a
+        second, so the method also writes the observed extensions."""
         if self._log is not None:
             self._log.flush()
         return super().take_reply_times_ns()

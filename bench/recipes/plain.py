@@ -1,11 +1,11 @@
-"""The base of all recipes that use redis-py: *one attempt, one way to release → acquire and
+"""The base class of all recipes that use redis-py: *one attempt, one way to release → acquire and
 release*.
 
 Rules
 - The recipes use redis-py in the usual way, but without its retries. If redis-py retried a SET NX,
   it would take the success of the first try for a refusal.
-- Retries follow lockcore's policy unless the recipe has its own. If the recipe has a TTL, validity
-  and drift follow lockcore, too.
+- Retries follow lockcore's policy, unless the recipe has a policy of its own. If the recipe has a
+  TTL, validity and drift also follow lockcore.
 - If a command fails, the attempt is UNREACHABLE.
   The base does not clean up after such an attempt, but a recipe may.
 """
@@ -46,10 +46,10 @@ from lockcore.bench import (
 from lockcore.bench.sockets import shake, target_of
 from lockcore.clock import NS_PER_MS, NS_PER_S, drift_ns, monotonic_ns
 
-# One command in this many is observed. The number is prime, so that every kind of command is
-# observed.
+# The base observes one command in this many. The number is prime, so that the base observes every
+# kind of command.
 OBSERVE_EVERY = 61
-# With these exceptions the instance answered with an error, so nothing changed.
+# These exceptions mean that the instance answered with an error. So nothing changed.
 DEFINITE = (ResponseError, BusyLoadingError)
 # redis-py drops the first word of these errors.
 _KINDS = {OutOfMemoryError: "OOM", ReadOnlyError: "READONLY", BusyLoadingError: "LOADING"}
@@ -59,7 +59,7 @@ class PlainInstance:
     """A pool of connections to one server. The callers share the pool, and each caller takes a
     connection for one command.
 
-    `trouble`: the exception of lockcore or redis-py that shows why the last use failed, or None
+    `trouble`: an exception of lockcore or redis-py that shows why the last use failed. It is None
     while the server answers.
     """
 
@@ -80,7 +80,7 @@ class PlainInstance:
         self.address = target.address
         self.trouble: InstanceError | RedisError | None = None
         self._client: Redis = Redis(connection_pool=pool_of(timeout_s=timeout_ms / 1000))
-        # This client has a longer timeout. It is for commands that block.
+        # This client has a longer timeout, because it sends commands that block.
         self._patient: Redis = Redis(connection_pool=pool_of(timeout_s=timeout_ms / 1000 + 1.0))
         self._hello: Hello | None = None
         self._commands = 0
@@ -97,8 +97,8 @@ class PlainInstance:
     def ask(self, *command: object) -> Any:
         """Send `command` and return the reply.
 
-        Raises RedisError. If it is one of DEFINITE, nothing has changed. With any other exception,
-        the command may have been executed.
+        Raises RedisError. If the exception is one of DEFINITE, nothing has changed. After any other
+        exception, the server may have executed the command.
         """
         self._commands += 1
         asked_ns = monotonic_ns()
@@ -120,7 +120,7 @@ class PlainInstance:
 
     def block(self, seconds: float, *command: object) -> object:
         """Send a command that blocks for up to `seconds`, and return the reply. `seconds` becomes
-        its last argument.
+        the last argument of the command.
 
         Raises RedisError.
         """
@@ -128,7 +128,7 @@ class PlainInstance:
         return self._patient.execute_command(*command, seconds)  # type: ignore[no-untyped-call]
 
     def listener(self) -> PubSub:
-        """Return a client that can subscribe. From its first subscription on, it has its own
+        """Return a client that can subscribe. After its first subscription, the client has its own
         connection."""
         ear: PubSub = self._patient.pubsub()  # type: ignore[no-untyped-call]
         return ear
@@ -141,13 +141,13 @@ class PlainInstance:
             return self.ask("EVAL", script.source, len(keys), *keys, *arguments)
 
     def delete_own(self, key: str, token: bytes) -> bool:
-        """Delete `key` in one step if it holds `token`. Returns whether it was deleted. Raises as
-        `ask`."""
+        """Delete `key` in one step if it holds `token`. Returns whether `key` was deleted. Raises
+        as `ask`."""
         return bool(self.run(COMPARE_AND_DELETE, (key,), token))
 
     @property
     def status(self) -> InstanceStatus:
-        """The state of the instance and the counts of its traffic."""
+        """The state of the instance, and how much traffic it had."""
         trouble = self.trouble
         state = "voting"
         reason = ""
@@ -197,7 +197,7 @@ class Refusal(NamedTuple):
     tally: Tally
 
 
-# A function that takes a resource and a TTL in ms, and returns a lease or a refusal.
+# A function of a resource and a TTL in ms. It returns a lease or a refusal.
 Attempt = Callable[[str, int], Lease | Refusal]
 HELD = Refusal(Outcome.CONTENDED, Tally(refused=1))
 GRANTED = Tally(granted=1)
@@ -221,8 +221,8 @@ class PlainRecipe:
     # -- what a recipe is --------------------------------------------------------------------------
 
     def attempt(self, resource: str, ttl_ms: int) -> Lease | Refusal:
-        """Try to lock once. By default this is one SET NX PX with a new owner token, and a recipe
-        may override it. Raises RedisError."""
+        """Try to lock once. The default is one SET NX PX with a new owner token. A recipe may
+        override this method. Raises RedisError."""
         token = self.new_token()
         started_ns = monotonic_ns()
         if self.ask("SET", self.key(resource), token, "NX", "PX", ttl_ms) is None:
@@ -230,8 +230,8 @@ class PlainRecipe:
         return self.leased(resource, token, ttl_ms, started_ns)
 
     def give_back(self, lease: Lease) -> Outcome:
-        """Release the lease and return RELEASED or GONE. By default this never deletes another
-        caller's lock, but a flawed recipe may.
+        """Release the lease and return RELEASED or GONE. The default never deletes another caller's
+        lock. A flawed recipe may delete it.
 
         Raises RedisError.
         """
@@ -270,7 +270,9 @@ class PlainRecipe:
         return self.settings.key_prefix + resource
 
     def new_token(self) -> bytes:
-        """Return a new owner token. Nobody can guess it, and it is unique for each attempt."""
+        """Return a new owner token. Nobody can guess the token, and each attempt has another
+        token.
+        """
         return f"{self._token_prefix}{next(self._tokens):012x}".encode()
 
     def wall_ms(self) -> int:
@@ -325,7 +327,7 @@ class PlainRecipe:
     def acquire_by(
         self, attempt: Attempt, resource: str, ttl_ms: int, wait_ms: int
     ) -> Lease | Denied:
-        """Acquire as `acquire` does, but with the function `attempt` for each attempt."""
+        """Acquire as `acquire` does. Each attempt calls the function `attempt`."""
         if not 1 <= ttl_ms <= self.settings.max_ttl_ms:
             raise ValueError(
                 f"ttl_ms {ttl_ms} is not in 1 … max_ttl_ms ({self.settings.max_ttl_ms})"
@@ -360,7 +362,7 @@ class PlainRecipe:
             self.rest(resource, outcome, start_ns - now_ns)
 
     def release(self, lease: Lease, /) -> Outcome:
-        """Give the lease back as `give_back` of the recipe does."""
+        """Give the lease back with the recipe's `give_back`."""
         try:
             self.pause("before-release")
             return self.give_back(lease)

@@ -9,7 +9,7 @@ Rules
 - A recipe calls a function at each of its pause points, for example `pause("after-get")`. If there
   is neither a pause nor a gate, this function does nothing.
 - A pause of the scenario sleeps on a share of the calls. The seed and the process number decide
-  which calls sleep, so a run can be repeated.
+  which calls sleep. So a run can be repeated.
 - A gate is a function that receives every call and returns when the caller may continue. A test or
   a schedule uses a gate to make a race certain.
 """
@@ -24,8 +24,8 @@ from typing import ClassVar, Protocol, Self
 from bench.scenario import Pause
 from lockcore import Denied, InstanceStatus, Lease, Outcome, RetryPolicy
 
-# Every recipe has these pause points. At the first, the holder stalls at work. At the second, its
-# release is delayed.
+# Every recipe has these pause points. A pause at the first point stalls the holder at work. A pause
+# at the second point delays the holder's release.
 COMMON_POINTS = ("after-grant", "before-release")
 
 
@@ -36,13 +36,13 @@ class About:
     `how`: how the recipe locks. `flaw`: the one known fault of the recipe, or "none" with its
     conditions. `safe`: two leases are never valid at once.
 
-    `least`, `most`: the range of the number of instances. If `most` is None, there is no upper
-    limit. `usual`: the number of instances if the user gives none. `points`: the recipe's own pause
-    points, in the order in which a caller passes them. `replicated`: the other instances must be
-    replicas of the first. `channels`: the recipe publishes on channels that have the names of its
-    keys. `counts`: the settings decide how many callers may hold a resource at once. `shares`: the
-    recipe has readers and writers (`SharedRecipe`). `beside`: the suffixes of further keys that the
-    recipe has for each resource.
+    `least`, `most`: how many instances the recipe may have. If `most` is None, there is no upper
+    limit. `usual`: how many instances the recipe has if the user gives no number. `points`: the
+    recipe's own pause points, in the order in which a caller passes them. `replicated`: the other
+    instances must be replicas of the first. `channels`: the recipe publishes on channels that have
+    the names of its keys. `counts`: the settings decide how many callers may hold a resource at
+    once. `shares`: the recipe has readers and writers (`SharedRecipe`). `beside`: for each resource
+    the recipe has further keys with these suffixes.
     """
 
     how: str
@@ -60,7 +60,8 @@ class About:
 
     def suffixes(self, capacity: int) -> tuple[str, ...]:
         """Return the suffixes of all keys of a resource. A recipe that counts its holders has a key
-        for each further place. The last suffix is for the extra place of `semaphore-off-by-one`."""
+        for each further place. The last suffix belongs to the extra place of
+        `semaphore-off-by-one`."""
         places = range(1, capacity + 1) if self.counts else ()
         return ("", *self.beside, *(f":{place}" for place in places))
 
@@ -71,7 +72,7 @@ class About:
 
     @property
     def instances(self) -> str:
-        """The number of instances as text: `1`, `2 or more`, `any number`."""
+        """How many instances are possible, as text: `1`, `2 or more`, `any number`."""
         if self.most == self.least:
             return str(self.least)
         if self.most is None:
@@ -114,12 +115,12 @@ class RecipeSettings:
 
     `max_ttl_ms`: an upper bound of all TTLs. `instance_timeout_ms`: None means min(50, TTL ÷ 4).
 
-    `pause`: pauses at pause points. `seed` and `process` (the number of this worker) decide which
-    calls sleep. `gate`: a function that receives every call at a pause point and returns when the
-    caller may continue. `skew_ms`: how far the wall clock of this client is ahead of the real time.
-    `folder`: a folder that all processes of the run share. `fencing`: leases carry fencing tokens,
-    if the recipe can issue them. `capacity`: the number of callers that may hold a resource at
-    once. `attempts`: the folder for observed attempts, which telemetry reads.
+    `pause`: pauses at pause points. `process` is the number of this worker. `seed` and `process`
+    decide which calls sleep. `gate`: a function that receives every call at a pause point and
+    returns when the caller may continue. `skew_ms`: how far the wall clock of this client is ahead
+    of the real time. `folder`: a folder that all processes of the run share. `fencing`: leases
+    carry fencing tokens, if the recipe can issue them. `capacity`: how many callers may hold a
+    resource at once. `attempts`: a folder for observed attempts, which telemetry reads.
     """
 
     key_prefix: str = ""
@@ -183,7 +184,7 @@ class SharedRecipe(Recipe, Protocol):
 
 
 class RecipeClass(Recipe, Protocol):
-    """A class of recipes. It has these members in addition to those of its objects."""
+    """A class of recipes. The class has these members in addition to the members of its objects."""
 
     about: ClassVar[About]
 

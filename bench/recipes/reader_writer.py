@@ -3,8 +3,8 @@ a resource together, and a writer holds it alone.
 
 A writer's owner token is the value of the resource's key, as in `set-nx-lua`. The owner tokens of
 readers are members of a sorted set in a second key. The score of each member is the end of the
-lease by the server's clock. A reader's owner token begins with `READER`, so the token shows the
-side of a lease.
+lease on the server's clock. A reader's owner token begins with `READER`. So the token shows whether
+a lease belongs to a reader or a writer.
 
 `reader-writer-late` is flawed on purpose. Do not copy it.
 """
@@ -19,15 +19,15 @@ from bench.recipes.one_instance import SetNxLuaRecipe
 from bench.recipes.plain import Refusal
 from lockcore import Denied, Lease, Outcome
 
-# All other tokens begin with a hexadecimal digit, and this letter is not one.
+# All other tokens begin with a hexadecimal digit. This letter is not a hexadecimal digit.
 READER = b"r"
 _NOW = """-- KEYS[1] a writer, KEYS[2] readers, ARGV[1] owner token, ARGV[2] TTL in ms
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 """
 _FORGET_ENDED = "redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', now)\n"
-# In each script, the first write is the command that needs memory. If a server has no memory left,
-# it refuses such a command only while the script has written nothing.
+# In each script, the first write is the command that needs memory. A server without free memory
+# refuses such a command only while the script has written nothing.
 _WRITE = script_of(
     _NOW
     + """-- → 1, 0 if held
@@ -60,7 +60,8 @@ return redis.call('ZREM', KEYS[2], ARGV[1])
 
 
 class ReaderWriter(SetNxLuaRecipe):
-    """A lock for readers and writers. Each side checks for holders and locks in one script."""
+    """A lock for readers and writers. Each side uses one script, which checks for holders and then
+    locks."""
 
     about = replace(
         SetNxLuaRecipe.about,
@@ -98,7 +99,7 @@ class ReaderWriter(SetNxLuaRecipe):
 
 
 class ReaderWriterLate(ReaderWriter):
-    """A lock for readers and writers in which a writer checks for holders, and sets its key in a
+    """A lock for readers and writers. A writer checks for holders, and then sets its key in a
     second command.
 
     Flawed, on purpose: do not copy it.

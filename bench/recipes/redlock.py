@@ -1,12 +1,12 @@
-"""The Redlock recipes: *lockcore's own bound methods; SET NX PX on N instances, one after the
-other, through redis-py*.
+"""The Redlock recipes: *lockcore's own bound methods; redis-py with SET NX PX on N instances, one
+after the other*.
 
 In `redlock`, the load calls lockcore directly, unless the scenario has a pause. The recipe observes
 one attempt in 64 to get the reply times of each instance. With telemetry and a low rate, it
 observes more attempts.
 
-The sequential recipes ask one instance after the other, so an acquire takes N round trips.
-Contenders can split the votes during this whole time. Source: the Redlock text, "The Redlock
+The sequential recipes ask one instance after the other, so an acquire takes N round trips. During
+all N round trips, contenders can split the votes. Source: the Redlock text, "The Redlock
 algorithm". lockcore/facts/quorum.py defines the outcomes of rounds.
 """
 
@@ -100,8 +100,8 @@ class RedlockRecipe(Observer):
                 times_ns.append(replied_ns - sent_ns)
 
     def take_reply_times_ns(self) -> tuple[list[int], ...]:
-        """Return the reply times, as `Recipe` describes. This method is called once a second, so it
-        also writes the observed attempts."""
+        """Return the reply times, as `Recipe` describes. The caller calls this method once a
+        second, so the method also writes the observed attempts."""
         if self._log is not None:
             self._log.flush()
         times_ns = self._times_ns
@@ -110,8 +110,8 @@ class RedlockRecipe(Observer):
 
     @property
     def figures(self) -> dict[str, int]:
-        """The counters of hand-offs between processes. The dictionary is empty if there are no
-        hand-offs."""
+        """The counters of hand-offs between processes. If there are no hand-offs, the dictionary is
+        empty."""
         return self._lock.handoffs
 
     @property
@@ -146,8 +146,8 @@ def _paused(lock: Redlock, reach: Reach) -> tuple[Acquire, Release]:
 
 
 class RedlockSequential(PlainRecipe):
-    """A Redlock that asks N instances one after the other. It asks each instance after the reply of
-    the previous one."""
+    """A Redlock that asks N instances one after the other. It asks the next instance after the
+    reply of the previous instance."""
 
     about = About(
         how="Redlock through redis-py: one instance after another, always in the same order",
@@ -157,7 +157,7 @@ class RedlockSequential(PlainRecipe):
         usual=5,
         points=("after-vote",),
     )
-    # If this is true, a release asks no further instance after a quorum has confirmed it.
+    # True: when a quorum has confirmed a release, the release asks no further instance.
     stops_at_quorum = False
 
     @classmethod
@@ -169,7 +169,7 @@ class RedlockSequential(PlainRecipe):
         return self.servers
 
     def attempt(self, resource: str, ttl_ms: int) -> Lease | Refusal:
-        """Ask all instances and count the votes. If there is no quorum in time, send a
+        """Ask all instances and count the votes. If no quorum comes in time, send a
         compare-and-delete to every instance."""
         token = self.new_token()
         started_ns = monotonic_ns()
@@ -253,7 +253,7 @@ def deleted(server: PlainInstance, key: str, token: bytes) -> bool | None:
 
 
 class MajorityRelease(RedlockSequential):
-    """A lock like redlock-sequential, but the release stops when a quorum has confirmed it.
+    """A lock like redlock-sequential, but a release stops when a quorum has confirmed the release.
 
     Flawed, on purpose: do not copy it.
     """

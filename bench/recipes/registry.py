@@ -78,7 +78,7 @@ class RecipeEntry:
 
     @property
     def usual_processes(self) -> int:
-        """The number of load processes if the user gives none.
+        """How many load processes there are if the user gives no number.
 
         A recipe of another package gets two processes, because lockbench's authors have not
         reviewed it. With one process, a lock that works only inside one process would look safe.
@@ -90,9 +90,9 @@ class RecipeEntry:
     ) -> None:
         """Raise UsageError if the recipe cannot work with these values.
 
-        The recipe must accept this number of instances and have all of the pause points. If
-        `capacity` is above 1, it must allow several holders. It must have readers if `shared` is
-        true, and no readers if `shared` is false.
+        The recipe must accept this many instances and have all of the pause points. If `capacity`
+        is above 1, the recipe must allow several holders. If `shared` is true, the recipe must have
+        readers. If `shared` is false, it must have no readers.
         """
         about = self.about
         if shared and not about.shares:
@@ -124,7 +124,8 @@ class RecipeEntry:
 
     def connect(self, targets: Sequence[str], settings: RecipeSettings) -> Recipe:
         """Connect the recipe, as `RecipeClass.connect` describes. Raises UsageError as `require`
-        does. A recipe for readers and writers may be connected even if no reader will use it."""
+        does. The function also connects a recipe for readers and writers that no reader will use.
+        """
         self.require(len(targets), settings.pause, settings.capacity, shared=self.about.shares)
         recipe = self.recipe.connect(targets, settings)
         return Protected(recipe, targets[0], settings) if settings.fencing else recipe
@@ -166,7 +167,7 @@ WITHDRAWN = {"read-write": "withdrawn by its author as wrong; not reproduced"}
 
 def all_recipes() -> Mapping[str, RecipeEntry]:
     """Return all recipes by name: first lockbench's own recipes, then the recipes of installed
-    packages. This imports no recipe."""
+    packages. The function imports no recipe."""
     foreign_recipes = {}
     for point in entry_points(group=GROUP):
         name, version = (
@@ -180,7 +181,7 @@ def all_recipes() -> Mapping[str, RecipeEntry]:
 
 
 def find_recipe(name: str) -> RecipeEntry:
-    """Return the entry of the recipe `name`. Raises UsageError with the nearest name, or with all
+    """Return the entry of the recipe `name`. Raises UsageError, which names the nearest name or all
     names."""
     if name in WITHDRAWN:
         raise UsageError(

@@ -6,9 +6,9 @@ redis-2. If redis-1 has just granted the lock to another caller, the copy may no
 redis-2. Then both callers get the lock.
 
 `multi-write-unique-index` adds a database table with a unique index on the resource. The table
-rejects a double grant, and the recipe counts it. A new lease replaces the row of an expired lease.
-The database is one SQLite file per run. If the run has no folder, the database is in the memory of
-the process.
+rejects a double grant, and the recipe counts the double grant. A new lease replaces the row of an
+expired lease. The database is one SQLite file per run. If the run has no folder, the database is in
+the memory of the process.
 
 `replica-failover` is also flawed on purpose. The master answers OK without waiting for its
 replicas. If a replica is promoted without the key, it grants the lock again. docs/fencing.md,
@@ -144,8 +144,8 @@ class MultiWriteUniqueIndex(MultiWrite):
         )
 
     def attempt(self, resource: str, ttl_ms: int) -> Lease | Refusal:
-        """Lock as multi-write does, then insert the row. If the table rejects the row, this is a
-        double grant."""
+        """Lock as multi-write does, then insert the row. If the table rejects the row, the lock was
+        granted twice."""
         result = super().attempt(resource, ttl_ms)
         if not isinstance(result, Lease):
             return result
@@ -159,15 +159,15 @@ class MultiWriteUniqueIndex(MultiWrite):
     def insert(self, lease: Lease) -> bool:
         """Insert the row of `lease`.
 
-        Returns False if the table has another lease of the resource that has not expired.
+        Returns False if the table has an unexpired row for another lease of the resource.
         """
         with self._turn:
             row = (lease.resource, lease.owner_token, lease.valid_until_ns, monotonic_ns())
             return self._database.execute(_INSERT, row).rowcount == 1
 
     def give_back(self, lease: Lease) -> Outcome:
-        """Delete the row before the keys. In the other order, the row could cause the rejection of
-        the next holder's row."""
+        """Delete the row before the keys. If the keys were deleted first, this row could make the
+        table reject the next holder's row."""
         with self._turn:
             self._database.execute("DELETE FROM lease WHERE token = ?", (lease.owner_token,))
         return super().give_back(lease)
@@ -184,8 +184,8 @@ _POLL_S = 0.01
 
 
 def replicate(urls: Sequence[str]) -> None:
-    """Make all servers except the first replicas of the first server, and wait until the replicas
-    are in step.
+    """Make replicas of the first server from all other servers, and wait until the replicas are in
+    step.
 
     Raises EnvironmentNotReadyError if a replica is not in step within 10 s, or does not answer.
     """
@@ -257,7 +257,7 @@ class ReplicaFailover(PlainRecipe):
 
     @property
     def promotion_delay_ms(self) -> int:
-        """The time (ms) from the master's death until a replica may be promoted."""
+        """How long (ms) after the master's death a replica may be promoted."""
         return 0
 
     def attempt(self, resource: str, ttl_ms: int) -> Lease | Refusal:

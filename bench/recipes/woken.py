@@ -1,5 +1,5 @@
-"""Locks on one instance, with a release that wakes waiting callers: *SET NX PX; a refused caller
-listens; a release sends a message*.
+"""Locks on one instance that wake waiting callers: *SET NX PX; a refused caller listens; a release
+sends a message*.
 
     set-nx-blpop    the release pushes to a list that lasts a second; one push wakes one caller, in
                     the order of their arrival
@@ -45,7 +45,7 @@ redis.call('PUBLISH', KEYS[1], '1')
 return 1
 """
 )
-# The subscription of the waiting caller.
+# The subscription that belongs to the waiting caller.
 _EAR: ContextVar[PubSub | None] = ContextVar("ear", default=None)
 
 

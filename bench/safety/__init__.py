@@ -1,4 +1,4 @@
-"""The judgement whether the lock kept its holders apart: *history → SAFE | VIOLATED | UNKNOWN | NOT
+"""Judges whether the lock kept its holders apart: *history → SAFE | VIOLATED | UNKNOWN | NOT
 TESTED*.
 
 See README.md of this folder.

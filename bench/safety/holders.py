@@ -1,5 +1,5 @@
-"""The leases that a report draws: *operations, part by part → leases of a few resources around the
-most important event*."""
+"""Chooses the leases that a report draws: *operations, part by part → leases of a few resources
+around the most important event*."""
 
 import math
 from collections.abc import Collection, Iterable
@@ -16,21 +16,21 @@ from bench.safety.rules import Operations, order_leases, service_faults
 MOST_RESOURCES = 6
 MOST_LEASES = 900
 
-# All leases of one resource, in the order of their grants. The columns are granted_us, end_us,
-# valid_until_us, work_end_us, caller, fault.
+# All leases of one resource, ordered by grant. The columns are granted_us, end_us, valid_until_us,
+# work_end_us, caller, fault.
 Table = Integers
 
 
 class Holders:
     """A collector of the leases that a report draws.
 
-    `window`: the measured time. `faults_ns`: the times at which faults began. `capacity`: the
-    number of callers that may hold a resource at once.
+    `window`: the measured time. `faults_ns`: the times at which faults began. `capacity`: how many
+    callers may hold a resource at once.
 
     The collector takes at most `MOST_RESOURCES` resources: first the violated resources, then the
-    hottest. The drawing of each resource shows leases around one moment, and all drawings together
-    show at most `MOST_LEASES` leases. The moment is the first violation of the resource. If there
-    is none, it is the first violation of another resource, or else the first fault, or else the
+    hottest resources. The drawing of each resource shows leases around one moment. All drawings
+    together show at most `MOST_LEASES` leases. The moment is the first of these that exists: the
+    first violation of the resource, the first violation of another resource, the first fault, the
     slowest acquire.
     """
 
@@ -62,8 +62,8 @@ class Holders:
     def section(self) -> tuple[Holder, ...]:
         """Return one entry per resource, with times in µs from the start of the measured window.
 
-        Resources with service faults come first, the earliest fault first. The other resources
-        follow, the one with the most leases first.
+        Resources with service faults come first, ordered by the time of the fault. The other
+        resources follow, ordered by the number of their leases, largest first.
         """
         most = MOST_LEASES // max(len(self._held), 1)
         at_ns = self._slowest[1] if self._fault_ns is None else self._fault_ns
@@ -89,7 +89,7 @@ class Holders:
         return tuple(entries)
 
     def _table(self, records: Records) -> Table:
-        # With one resource and no offset, the keys of the timeline are equal to the times.
+        # For one resource and no offset, the keys of the timeline are equal to the times.
         leases = order_leases(Operations.of(records), Timeline(int(records.resource[0]), 0, 0))
         work_end = leases.own("work_end_ns")
         # If no work was recorded, the end of the lease counts as the end of the work.
@@ -104,6 +104,6 @@ class Holders:
 
 
 def _first_fault(table: Table) -> float:
-    """Return the grant time (µs) of the first lease that is part of a service fault, or infinity if
-    there is none."""
+    """Find the first lease that is part of a service fault. Return its grant time (µs), or infinity
+    if there is no such lease."""
     return min(map(float, table[table[:, -1] > 0, 0][:1]), default=math.inf)

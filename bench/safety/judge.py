@@ -3,11 +3,11 @@
 
 - If there is a violation, the verdict is VIOLATED, even if other facts are unknown. Client
   overstays and spurious refusals are counted, but they are not violations. If the history has
-  holes, a clock stepped or the checker failed, the verdict is never SAFE. Without a violation it is
-  then UNKNOWN.
+  holes, a clock stepped or the checker failed, the verdict is never SAFE. In these cases, the
+  verdict is UNKNOWN if there is no violation.
 - If n *tested* leases show no violation, the true rate of violations is below 3 / n (95 % sure, the
-  rule of three). If there are fewer than `TESTED_LEAST` tested leases, the verdict is NOT TESTED.
-  Only the verdict SAFE is evidence of safety.
+  rule of three). With fewer than `TESTED_LEAST` tested leases, the verdict is NOT TESTED. Only the
+  verdict SAFE is evidence of safety.
 """
 
 from collections import Counter
@@ -47,11 +47,11 @@ VIOLATIONS = ("service_fault", "granted_invalid", "foreign_delete")
 # The wall clock may jump by `TOLERANCE_NS` (ns) and drift by `SLEW` (per ns).
 TOLERANCE_NS = 2_000_000
 SLEW = 1e-3
-# The live judge keeps at most this many leases of earlier calls.
+# The live judge keeps at most this many leases from earlier calls.
 MOST_KEPT = 5_000
 # If there are enough resources, the live judge checks at most this many leases per call.
 MOST_FRESH = 10_000
-# The live judge checks at least this many resources, with all of their leases.
+# The live judge checks at least this many resources. It checks all leases of these resources.
 FEWEST_RESOURCES = 64
 
 # The monotonic time (ns), and CLOCK_REALTIME − CLOCK_MONOTONIC (ns).
@@ -64,25 +64,25 @@ class Circumstances:
 
     # The known flaw of the recipe, if the recipe is unsafe.
     unsafe_recipe: str | None = None
-    # The times in which injected faults were in force. The effects of a fault may last one TTL
+    # The periods in which injected faults were in force. The effects of a fault may last one TTL
     # longer.
     fault_spans_ns: tuple[tuple[int, int], ...] = ()
     # Samples of the clocks over the run, in order of time.
     clock: Sequence[ClockSample] = ()
-    # Sentences about lost parts of the history, and about clocks without a bound.
+    # Sentences about lost parts of the history, and about clocks whose error has no bound.
     missing: tuple[str, ...] = ()
-    # The number of commands that the servers executed during the run. None: a server did not report
-    # the number.
+    # How many commands the servers executed during the run. None: a server did not report its
+    # number.
     commands: int | None = None
-    # The number of granted leases, if the history does not have all leases. Otherwise 0.
+    # How many leases were granted, if the history does not have all leases. Otherwise 0.
     leases: int = 0
     # True: each successful release sent its own command.
     releases_ask: bool = False
-    # The times in which a load process did not run. None: no process looked for gaps.
+    # The periods in which a load process did not run. None: no process looked for gaps.
     gaps_ns: tuple[tuple[int, int], ...] | None = None
     # The time at which the history was read. No time in the history can be later.
     until_ns: int = NEVER_NS
-    # The number of callers that may hold a resource at once.
+    # How many callers may hold a resource at once.
     capacity: int = 1
     # Sentences about impossible values that the recipe reported.
     misreports: tuple[str, ...] = ()
@@ -90,7 +90,7 @@ class Circumstances:
 
 @dataclass(slots=True)
 class JudgedCounts:
-    """The numbers that a judge has counted in the history so far."""
+    """What a judge has counted in the history so far."""
 
     operations: int = 0
     torn: int = 0
@@ -105,15 +105,15 @@ class JudgedCounts:
     # Releases, by outcome.
     gone: int = 0
     released: int = 0
-    # Attempts that sent a command to a server, according to the recipe.
+    # Attempts that sent a command to a server, as the recipe reports.
     asked: int = 0
     # Violations without a known cause.
     unexplained: int = 0
 
 
 class Judge:
-    """A judge of a history, which receives the history part by part. `ttl_ms`: the longest TTL that
-    callers requested."""
+    """A judge that receives a history part by part. `ttl_ms`: the longest TTL that callers
+    requested."""
 
     def __init__(self, ttl_ms: int, circumstances: Circumstances | None = None) -> None:
         self._ttl_ms = ttl_ms
@@ -140,7 +140,7 @@ class Judge:
             attempts = _asked(operations, history.lost)
             first = extent_ns(operations.early)[0]
             last = extent_ns(operations.late)[1]
-            # Keys that are left behind may remain for this much longer.
+            # A key that is left behind may remain for this much longer.
             last += rules.CLEANUP_NS + self._ttl_ms * 1_000_000
             extent = int(attempts[1].min(initial=first)), int(attempts[2].max(initial=last))
             for timeline, chosen in timelines(
@@ -304,15 +304,16 @@ class Judge:
 def judge(
     history: History, ttl_ms: int, circumstances: Circumstances | None = None
 ) -> SafetyReport:
-    """Judge a whole history at once; see `Judge`."""
+    """Judge a whole history at once. `Judge` describes the judgement."""
     oracle = Judge(ttl_ms, circumstances)
     oracle.add(history)
     return oracle.report()
 
 
 def _asked(operations: Operations, lost: Integers) -> Integers:
-    """Return a column of four numbers for each attempt that sent a command. They are its resource,
-    its earliest time, its latest time, and 1 if it certainly belongs to a writer.
+    """Return a column of four numbers for each attempt that sent a command. The numbers are the
+    attempt's resource, its earliest time, its latest time, and 1 if the attempt certainly belongs
+    to a writer.
 
     For lost attempts the last number is 0, because the records do not show whether they belong to a
     writer.
@@ -348,8 +349,8 @@ def clock_step_ns(samples: Sequence[ClockSample]) -> int:
 def not_tested(held: int, tested: int, capacity: int = 1, *, unasked: bool) -> str:
     """Return why `tested` leases are too few.
 
-    `held`: the number of leases that were held for some time. `capacity`: the number of callers
-    that may hold a resource at once. `unasked`: the servers counted too few commands.
+    `held`: how many leases were held for some time. `capacity`: how many callers may hold a
+    resource at once. `unasked`: whether the servers counted too few commands.
     """
     if unasked:
         return (
@@ -374,9 +375,8 @@ def holes(
 ) -> Iterator[str]:
     """Yield sentences about missing parts of the history.
 
-    `recorded`: the number of complete records of each worker. `unfinished`: the number of
-    operations that began and have no record. `endings`: sentences about workers that ended early,
-    with their pids.
+    `recorded`: how many complete records each worker has. `unfinished`: how many operations began
+    and have no record. `endings`: sentences about workers that ended early, with their pids.
     """
     notes_by_worker = {(note.worker, note.pid): note for note in notes}
     if len(notes_by_worker) < processes:
@@ -398,8 +398,8 @@ def holes(
 
 
 def without_seal(notes: Sequence[WorkerNote], unsealed: Mapping[Who, int]) -> Iterator[str]:
-    """Yield a sentence for each worker of this host that ended in order and has records without a
-    checksum."""
+    """Yield a sentence for each worker of this host that has records without a checksum although it
+    ended in order."""
     for note in notes:
         if (
             note.phase == "stopped"
@@ -413,7 +413,7 @@ def without_seal(notes: Sequence[WorkerNote], unsealed: Mapping[Who, int]) -> It
 class LiveVerdict:
     """The verdict during a run.
 
-    `leases`: the number of judged leases that have ended. `counts`: the broken rules by kind.
+    `leases`: how many ended leases were judged. `counts`: how often each kind of rule was broken.
     `failure`: the failure of the checker, or None.
     """
 
@@ -428,7 +428,8 @@ class LiveVerdict:
 
     @property
     def verdict(self) -> str | None:
-        """VIOLATED, or UNKNOWN after a failure of the checker, or None."""
+        """VIOLATED if a rule was broken. Otherwise UNKNOWN if the checker has failed, and None if
+        it has not failed."""
         if self.violations:
             return "VIOLATED"
         return "UNKNOWN" if self.failure else None
@@ -437,11 +438,11 @@ class LiveVerdict:
 class LiveJudge:
     """A judge of a history that is still growing. Any thread may read `verdict`.
 
-    `ttl_ms`: the longest TTL that callers requested. `capacity`: the number of callers that may
-    hold a resource at once.
+    `ttl_ms`: the longest TTL that callers requested. `capacity`: how many callers may hold a
+    resource at once.
 
-    The judge sees a lease only after its end. So the verdict is late by one call of `add`, and it
-    is never SAFE (README of this folder).
+    The judge sees a lease only after the lease has ended. So the verdict is late by one call of
+    `add`. The verdict is never SAFE (README of this folder).
     """
 
     def __init__(self, ttl_ms: float, capacity: int = 1) -> None:
@@ -466,12 +467,11 @@ class LiveJudge:
                 # field, which takes four times as long.
                 rows = np.concatenate([self._kept.view("<i8"), fresh.view("<i8")])
                 both = records_of(rows.view(RECORD_DTYPE))
-                # The new leases are judged together with the kept ones, because a new lease may
-                # overlap an old one. Violations between kept leases were already counted in an
-                # earlier call, so their number is subtracted.
+                # New and kept leases are judged together, because a new lease may overlap a kept
+                # lease. An earlier call has counted the violations between kept leases, so their
+                # number is subtracted.
                 violations = _count(both, self._capacity)
-                # If there is no violation, there is nothing to subtract. This saves the second
-                # count.
+                # Without a violation, nothing has to be subtracted.
                 if any(violations.values()):
                     violations.subtract(_count(self._kept, self._capacity))
                 counts = {

@@ -5,8 +5,8 @@ rule*.
   leases may touch. A lease that was accepted at or after its own end is not valid, and a separate
   rule covers it.
 - If several clocks timed the leases, the rules use the shortest possible interval of each lease. A
-  comparison of two operations counts only if it is true for all times within their bounds. The
-  times of one operation come from one clock, so their comparison is exact.
+  comparison of two operations counts only if it is true for all times within their bounds. One
+  clock measures all times of an operation, so a comparison within the operation is exact.
 - Two leases of a resource conflict, unless both belong to readers. Only two conflicting leases can
   break a rule about two leases.
 - Each function checks one rule over a timeline. If two keys belong to the same resource, comparing
@@ -36,7 +36,7 @@ Pairs = tuple[Integers, Integers]
 
 @dataclass(frozen=True, slots=True)
 class Operations:
-    """Operations with three versions of their times. `own`: the times by the operations' own
+    """Operations with three versions of their times. `own`: the times on the operations' own
     clocks. `early`, `late`: the earliest and the latest possible times on one common clock."""
 
     own: Records
@@ -47,8 +47,8 @@ class Operations:
     def of(
         cls, records: Records, early: Records | None = None, late: Records | None = None
     ) -> Self:
-        """Return operations with bounds. If no bounds are given, one clock timed all operations,
-        and the times are exact."""
+        """Return operations with bounds. No bounds mean that one clock timed all operations. Then
+        the times are exact."""
         earliest = records if early is None else early
         latest = records if late is None else late
         return cls(records, earliest, latest)
@@ -61,8 +61,8 @@ class Operations:
 
     @property
     def lost(self) -> NDArray[np.bool_]:
-        """The valid leases that cannot be placed on one clock, because their own clock stepped when
-        they were granted or ended."""
+        """The valid leases that cannot be placed on one clock. Their own clock stepped when the
+        lease was granted or ended."""
         names = ["granted_ns", "release_sent_ns"]
         own = self.own
         ends = np.where(
@@ -100,13 +100,13 @@ class Leases:
     spread: int
 
     def own(self, name: str, chosen: Integers | slice = slice(None)) -> Integers:
-        """Return a field of all leases, or of the `chosen` leases. Times are by the leases' own
+        """Return a field of all leases, or of the `chosen` leases. Times are on the leases' own
         clocks."""
         return np.asarray(self.operations.own[name][self.row[chosen]])
 
     def keys(self, times: Records, name: str, chosen: Integers) -> Integers:
-        """Return the keys of one time field of the `chosen` leases. `times`: the operations at
-        their earliest or at their latest times."""
+        """Return the timeline's keys for one time field of the `chosen` leases. `times`: the
+        operations at their earliest or at their latest times."""
         rows = self.row[chosen]
         return self.timeline.keys(times.resource[rows], times[name][rows])
 
@@ -128,8 +128,8 @@ def order_leases(operations: Operations, timeline: Timeline) -> Leases:
     granted = timeline.keys(resource, operations.late.granted_ns[row])
     order = np.argsort(granted)
     if (np.diff(granted[order]) == 0).any():
-        # Grants at the same time are ordered by their ends. This second sort takes four times as
-        # long as the first.
+        # Leases with the same grant time are ordered by their ends. This second sort takes four
+        # times as long as the first sort.
         order = np.lexsort((end, granted))
     returned = timeline.keys(resource, operations.late.ended_ns[row])
     return Leases(
@@ -147,9 +147,9 @@ def order_leases(operations: Operations, timeline: Timeline) -> Leases:
 def trace_end_ns(records: Records, ttl_ms: int) -> Integers:
     """Return the latest time until which each operation may have kept a quorum of keys.
 
-    After a confirmed release, the keys are gone when the clean-up has arrived. The same is true
-    after a single lost round in which every instance answered. In all other cases, a key may remain
-    for a whole TTL.
+    After a confirmed release, the keys are gone when the clean-up has arrived. After a single lost
+    round in which every instance answered, they are also gone then. In all other cases, a key may
+    remain for a whole TTL.
     """
     released = records.release_code == RELEASED
     # If a vote came late, its key was cleaned up late, so this round is not certain.
@@ -166,9 +166,9 @@ def broken_rules(
 ) -> Iterator[tuple[BrokenRule, tuple[Integers, ...]]]:
     """Yield every rule that leases can break, with the rows that break the rule.
 
-    `gaps_ns`: the times in which a load process did not run. None: no process looked for gaps.
-    `capacity`: the number of callers that may hold a resource at once. If it is above 1, one other
-    holder proves nothing. Then only the number of holders and late grants are judged.
+    `gaps_ns`: the periods in which a load process did not run. None: no process looked for gaps.
+    `capacity`: how many callers may hold a resource at once. If it is above 1, one other holder
+    proves nothing. Then only the number of holders and late grants are judged.
     """
     yield "service_fault", service_faults(leases, capacity)
     if capacity == 1:
@@ -183,9 +183,9 @@ def granted_invalid(own: Records, gaps_ns: Sequence[tuple[int, int]] | None = No
 
     The lock checks the end of a lease, and lockbench reads the clock when the acquire returns. In
     between, the process may be stopped or may wait for a core. So a lease that was returned late
-    does not count if a gap of a load process overlaps this time. Some late leases remain with less
-    than `BRIEF_NS` in between, or with no data about gaps. These leases count only if they are more
-    than 1 % of all leases.
+    does not count if a gap of a load process overlaps this time. For some remaining late leases,
+    less than `BRIEF_NS` passed in between, or there is no data about gaps. Such leases count only
+    if they are more than 1 % of all leases.
     """
     won = acquired(own)
     granted = own.granted_ns
@@ -247,7 +247,7 @@ def client_overstays(leases: Leases) -> Pairs:
     early = leases.operations.early
     sent = leases.own("release_sent_ns")
     worked = leases.own("work_end_ns")
-    # If the client sent its release before the end of its work, the release ended the work.
+    # If the client sent its release during its work, the release ended the work.
     stopped = (sent > 0) & (sent <= worked)
     late = np.flatnonzero(np.where(stopped, sent, worked) > leases.own("valid_until_ns"))
     since = leases.keys(leases.operations.late, "valid_until_ns", late) + leases.spread
@@ -347,7 +347,7 @@ def spurious_refusals(
 
 def contested(leases: Leases) -> int:
     """Return how many leases were valid while another operation wanted the resource. An operation
-    counts even if it waited in a queue of its own process."""
+    also counts if it waited in a queue of its own process."""
     early = leases.operations.early
     late = leases.operations.late
     keys = leases.timeline.keys
@@ -374,7 +374,7 @@ def tested(
     of the resource were certainly held. Any other attempt may find a free place, so it tests
     nothing.
 
-    A lease counts as held from the return of its acquire, so its own attempts come earlier.
+    A lease counts as held after its acquire has returned. So the lease's own attempts come earlier.
     `at_earliest` and `at_latest` are the keys of all commands. `is_writer` marks the commands that
     certainly belong to writers.
     """

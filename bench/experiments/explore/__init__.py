@@ -1,5 +1,5 @@
-"""The exploration of schedules: *a recipe → a schedule that breaks it, or the number of schedules
-that did not*.
+"""Explores schedules: *a recipe → a schedule that breaks the recipe, or how many schedules did not
+break it*.
 
 See README.md.
 """

@@ -62,8 +62,8 @@ def explore(
     seed: int,
     server: str | None,
 ) -> Done[ExploreResult]:
-    """Search thousands of simulated schedules for one that breaks a recipe, and show the smallest
-    step by step.
+    """Search thousands of simulated schedules for a schedule that breaks a recipe. Show the
+    smallest such schedule step by step.
 
     Messages come late or get lost. Clients pause or die. Servers stop, restart empty or die. Exit
     code 5: a schedule broke a recipe that must hold. Exit code 4: no schedule broke a recipe that
@@ -76,7 +76,7 @@ def explore(
     recipes = recipes or tuple(all_recipes())
     budget_s = budget or (10.0 if exhaustive is None else None)
     for recipe in recipes:
-        # A wrong name is refused before the work.
+        # This line refuses a wrong name before any work starts.
         _ = find_recipe(recipe).about
     plan = ExplorePlan(
         recipes=tuple(dict.fromkeys(recipes)),

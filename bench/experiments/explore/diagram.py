@@ -103,8 +103,8 @@ def _ms(time_ns: int) -> float:
 def _together(events: Sequence[Event], first: int) -> Iterator[tuple[int, Event]]:
     """Yield the calls that are in the same row as the call `events[first]`.
 
-    They have the same client, the same command and the same time of sending. Servers executed them
-    at about the same time.
+    One client sent the same command to several servers at the same moment. The servers executed
+    these calls at about the same time.
     """
     begun = events[first]
     for index in range(first, len(events)):
@@ -135,7 +135,7 @@ def _call(calls: Sequence[Event], instances: int, owners: Mapping[bytes, int]) -
     """Return the text of a call, such as `SET NX PX 500 → OK`.
 
     If only some of several instances got the call, the text is like `2,3: … → OK nil`. For several
-    commands it has their number.
+    commands, the text says how many commands there are.
     """
     sent_ns, command = calls[0][4:6]
     targets = sorted({event[3] + 1 for event in calls})

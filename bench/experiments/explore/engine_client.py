@@ -1,9 +1,9 @@
 """lockcore's engine as a client of the simulated servers: *acquire, extend and release by the
 engine's steps, without a shell*.
 
-This module does the work of a shell in virtual time. Batches are sent in the next pass of the event
-loop. Ticks come when the engine wants them. A broken connection is made again when the engine says
-that it is due.
+This module does the work of a shell in virtual time. A batch is sent in the next pass of the event
+loop. A tick comes at the time that the engine requests. The engine also decides when a broken
+connection is made again.
 """
 
 from collections.abc import Generator, Sequence
@@ -41,7 +41,7 @@ LAG_NS = int(SETTINGS.lag_cap.age_ms * NS_PER_MS)
 class EngineClient:
     """One lockcore in one simulated process, connected to all servers.
 
-    Only simulated threads of this process make it and use it.
+    Only simulated threads of this process make and use the object.
     """
 
     def __init__(self, process: Process, servers: Sequence[SimulatedServer], seed: int) -> None:
@@ -133,13 +133,15 @@ class EngineClient:
         self._arm()
 
     def _arm(self, next_ns: int = FAR_FUTURE_NS) -> None:
-        """Plan the next tick at the time when it is due, or at `next_ns` if that is earlier."""
+        """Plan the next tick for the time when it is due, or for `next_ns` if `next_ns` is
+        earlier.
+        """
         now_ns = self._world.now_ns
         ticks_ns = self._ticks_ns
-        # In most cases the planned tick is early enough. It is too late if a deadline comes before
-        # it, or if it is further away than the lag cap. Only in these cases the engine is asked for
-        # the time of its next tick. The check saves time because this function runs for every
-        # message.
+        # In most cases the planned tick is early enough. The tick is too late if a deadline comes
+        # before it, or if it is further away than the lag cap. Only in these two cases, this
+        # function asks the engine for the time of the next tick. The check saves time because this
+        # function runs for every message.
         if ticks_ns > self.engine.deadlines.due_ns or ticks_ns > now_ns + LAG_NS:
             next_ns = self.engine.next_tick_ns(now_ns)
         self._plan(next_ns)

@@ -1,10 +1,10 @@
-"""The exploration: *recipes and a budget for each → schedules shared out among processes → broken
+"""The exploration: *recipes, each with a budget → schedules, played by several processes → broken
 rules, judged and stored*.
 
 Rules: search processes get blocks of schedules in the order of their numbers. The first blocks with
 a broken rule decide. So the same seed finds the same schedule with any number of processes. If no
-rule is broken, a time budget affects only the number of played schedules. If a schedule broke a
-recipe and can be forced on real servers, it is played again on servers of lockbench. This replay
+rule is broken, a time budget affects only how many schedules are played. If a schedule broke a
+recipe and can be forced on real servers, it is played again on lockbench's own servers. This replay
 does not change the verdict. If a search process ends or hangs, the results so far are kept. The
 recipe is then "not known", and the next recipe gets new processes.
 """
@@ -115,7 +115,7 @@ def _on_servers(
                 searcher.tell(again)
                 answers.append(searcher.hear(Hunt, _PATIENCE_S))
     except EnvironmentNotReadyError as error:
-        # The process is closed. Otherwise a late answer would be taken for the answer to the next
+        # Close the process. Otherwise a late answer would be taken for the answer to the next
         # order.
         searcher.close()
         return Replayed(reason=str(error))
@@ -160,9 +160,8 @@ def explored(
 def _answers(
     orders: Iterator[SearchOrder], searchers: Sequence[Child], plan: ExplorePlan
 ) -> Iterator[Hunt]:
-    """Yield the answers in the sequence of the orders.
-
-    The answers end with the orders, or when the time of the plan is over.
+    """Yield the answers in the sequence of the orders. The answers end with the orders, or when the
+    plan's time is over.
     """
     patience_s = _PATIENCE_S if plan.exhaustive is None else _PART_S
     until_s = inf if plan.schedules or plan.budget_s is None else time.monotonic() + plan.budget_s
@@ -177,8 +176,8 @@ def row_of(
 ) -> ExploredRow:
     """Return the judged row of a recipe. `cut`: the reason why the search ended early.
 
-    If no rule was broken, a good word has two conditions. All requested schedules were played, and
-    enough of them could have broken the recipe.
+    If no rule was broken, a good word needs two things. All requested schedules were played, and
+    enough of these schedules could have broken the recipe.
     """
     # If a part of the recipe ran in real time, this part may keep the recipe safe. So no broken
     # rule counts.
@@ -203,7 +202,7 @@ def row_of(
 
 
 def _preconditions(about: About, total: Hunt, *, whole: bool, cut: str) -> Mapping[str, bool]:
-    """Return the preconditions of a recipe's word. The values say whether each was met.
+    """Return the preconditions of a recipe's word, each with whether it was met.
 
     If a search ended before every schedule was played, it can show a flaw but not its absence. The
     flaw of `set-nx-get-del` needs 150 schedules on average, and one seed in a thousand needs 1,000.

@@ -2,9 +2,10 @@
 
 Pure.
 
-Rules: a step's text says the command with its answer, the grant with the end of its lease, or the
-fault. A client holds the lock from its grant to its next command, or to the end of its lease if no
-command comes before. The command of an extension does not end the lease.
+Rules: the text of a step has the command with its answer, the grant with the end of its lease, or
+the fault. A client holds the lock from its grant to its next command. If no command comes before
+the end of the lease, the client holds the lock until this end. The command of an extension does not
+end the lease.
 
 A step names neither the caller nor the resource. A bar would be a guess if a client had several
 callers, or if there were several resources, so such a schedule has no picture.
@@ -78,7 +79,7 @@ def _holdings(steps: Sequence[Step]) -> Iterator[HoldingSpan]:
 def _end(steps: Sequence[Step], begin: int) -> int:
     """Return the number of the step that ends the lease granted at step `begin`.
 
-    If no step ends the lease, this is one more than the last step.
+    If no step ends the lease, return the number after the last step.
     """
     granted = steps[begin]
     until_ms = _until_ms(granted)
@@ -106,6 +107,6 @@ def _extends(steps: Sequence[Step], number: int) -> bool:
 
 
 def _until_ms(step: Step) -> float:
-    """Return the end of a granted or extended lease, which may have none."""
+    """Return the end (ms) of a granted or extended lease, or infinity if it has no end."""
     _, _, end = step.text.partition(UNTIL)
     return float(end) if end else math.inf

@@ -2,8 +2,9 @@
 Pure.
 
 Rules: a recipe is known to hold only if enough of the schedules could have broken it. `earned`
-judges a stored exploration anew. The word of a row follows from the broken rule, or from the number
-of schedules that tested the recipe. A row that states a reason is "not known".
+judges a stored exploration again. The word of a row follows from the broken rule. If no rule was
+broken, it depends on how many schedules tested the recipe. A row that states a reason is "not
+known".
 """
 
 from collections.abc import Sequence
@@ -28,21 +29,20 @@ def judge_explored(rows: Sequence[ExploredRow], planned: int, *, is_cut: bool = 
 
 
 def earned(result: ExploreResult) -> ExploreResult:
-    """Return `result` with the words and the verdict that its rows earn."""
+    """Return `result` with the words and the verdict that follow from its rows."""
     rows = tuple(replace(row, verdict=word_of_row(row)) for row in result.rows)
     verdict = judge_explored(rows, len(result.conditions.recipes), is_cut=result.interrupted)
     return replace(result, rows=rows, verdict=verdict)
 
 
 def word_of_row(row: ExploredRow) -> RowWord:
-    """Return the word that a stored row earns.
-
-    If the word is "not known", the row itself has the reason.
+    """Return the word that follows from a stored row. If the word is "not known", the row itself
+    has the reason.
     """
     least = 1 if row.whole else TESTED_LEAST
     broken = row.broken is not None
-    # If a search ended before every schedule was played, a known flaw may not have shown. This does
-    # not refute the flaw.
+    # If a search ended before every schedule was played, a known flaw may not have shown. The flaw
+    # may still exist.
     searched = row.tested >= least and (row.safe or row.whole)
     is_known = row.reason is None and (broken or searched) and row.tested <= row.schedules
     return row_verdict(

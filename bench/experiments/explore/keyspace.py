@@ -1,8 +1,9 @@
 """The data of a server, and the commands that locks send: *arguments → one RESP2 reply*.
 
 The commands follow the manuals of Redis and Valkey, in the forms that locks use. An unknown command
-or option gets an error reply, as on a server that is too old for it. Scripts run unchanged in Lua,
-by the library lupa. `rate`: the speed of the server's clock, relative to the world's clock.
+or option gets an error reply. A real server that is too old for the command replies in the same
+way. Scripts run unchanged in Lua, by the library lupa. `rate`: the speed of the server's clock,
+relative to the world's clock.
 """
 
 import socket
@@ -42,11 +43,11 @@ def encoded(reply: Reply) -> bytes:
 
 
 def nothing(_key: bytes) -> None:
-    """Do nothing. It is the listener of a server that has no replica."""
+    """Do nothing. A server without a replica uses this listener."""
 
 
 class Keyspace:
-    """The keys of a server, with their values and ends.
+    """The keys of a server. Each key has a value, and may have an end.
 
     `forbidden`: the commands for which this server is too old.
     """
@@ -77,7 +78,8 @@ class Keyspace:
         return None if entry is None else entry[0]
 
     def entry(self, key: bytes) -> tuple[object, int] | None:
-        """Return the value of `key` and its end (ns), or None. An expired key is removed first."""
+        """Return the value of `key` and the key's end (ns), or None. An expired key is removed
+        first."""
         entry = self._entries.get(key)
         if entry is None or entry[1] > self._now_ns():
             return entry
@@ -85,7 +87,7 @@ class Keyspace:
         return None
 
     def put(self, key: bytes, value: object, end_ns: int = FAR_FUTURE_NS) -> None:
-        """Set a key, with its end by the world's clock."""
+        """Set a key. Its end is a time of the world's clock."""
         self._entries[key] = value, end_ns
         self.changed(key)
 
@@ -121,9 +123,8 @@ class Keyspace:
         return run(self, *command[1:])
 
     def end_ns(self, ttl_ms: float) -> int:
-        """Return the end of a key whose time to live starts now.
-
-        This server's clock measures the time to live. The end is by the world's clock.
+        """Return the end of a key whose time to live starts now. This server's clock measures the
+        time to live. The end is a time of the world's clock.
         """
         return self._now_ns() + int(ttl_ms * NS_PER_MS / self._rate)
 
@@ -293,7 +294,7 @@ _COMMANDS: dict[bytes, Callable[..., Reply]] = {
 # The keyspaces whose scripts are running now, the innermost last.
 _CALLER: list[Keyspace] = []
 # In tests, servers answer in several threads. All scripts share one Lua runtime and the list above.
-# Without this lock a script could run on the keys of another server.
+# Without this lock, a script could run on another server's keys.
 _ONE_AT_A_TIME = threading.RLock()
 
 

@@ -1,8 +1,8 @@
 """Simulated servers and connections: *bytes of commands → execution in order → bytes of replies*.
 
 A connection keeps the order of bytes in each direction. A broken connection may still deliver bytes
-that were on the way to the server. This ends when the next connection of the same client kills the
-broken connection. A real kernel may behave in the same way after a reset.
+that were on the way to the server. It delivers nothing more when the next connection of the same
+client kills it. A real kernel may behave in the same way after a reset.
 """
 
 from collections import deque
@@ -20,9 +20,9 @@ from bench.experiments.explore.world import Process, World, nothing, places
 OLD = frozenset({b"DELIFEQ", b"DELEX", b"IFEQ"})
 
 
-# A client sends the same bytes to all instances. Without the cache each instance would parse them
-# again. The result is a tuple, because all instances share it and no instance may append to it. The
-# commands in the tuple must not be changed either.
+# A client sends the same bytes to all instances. Without the cache, each instance would parse the
+# bytes again. All instances share the result and may not change it, so it is a tuple. The commands
+# in the tuple must not be changed either.
 @lru_cache(64)
 def commands_of(data: bytes) -> tuple[Command, ...]:
     """Return the commands in `data`, or no commands if the last command is incomplete."""
@@ -56,7 +56,7 @@ class SimulatedServer:
     def follow(self, master: "SimulatedServer") -> None:
         """Become a replica of `master`.
 
-        Each write of the master is copied after LATENCY_NS, if the master still lives at that time.
+        Each write of the master is copied after LATENCY_NS, if the master is still alive then.
         """
         self.data.role = "slave"
 
@@ -124,8 +124,8 @@ class SimulatedLink:
     """One connection of a simulated process. It calls three functions of the client.
 
     `heard(link, data)`: bytes have arrived. `ended(link)`: the client notices that the connection
-    is broken. `lost(link)`: the connection broke while the client was sending. After the client has
-    closed the connection, `heard` and `ended` are not called. `is_cut`: the server has ended the
+    is broken. `lost(link)`: the connection broke while the client sent. After the client has closed
+    the connection, `heard` and `ended` are not called. `is_cut`: the server has ended the
     connection.
     """
 
@@ -172,7 +172,7 @@ class SimulatedLink:
                 return 0
             if change.what == "late":
                 due_ns += change.for_ns
-        # The server is gone. The client notices this a little later.
+        # The server is gone. The client notices a little later that the connection has ended.
         if self.is_cut:
             return 0
         self._arrives_ns = due_ns = max(self._arrives_ns, due_ns)

@@ -4,9 +4,9 @@
 A schedule is played in one thread with one virtual clock. `threading.Thread` and
 `threading.Condition` of a recipe are simulated (sockets.py). Other timers, threads and processes of
 the recipe would run in real time, after the whole schedule has been played. If such a timer
-released the lock, the lock would wrongly seem to hold. So this module notices such a part, and
-refuses it if possible. The recipe is then "not known". Source: the table of audit events in
-Python's documentation.
+released the lock, the release would come too late, and the lock would wrongly seem to hold. So this
+module notices such a part, and refuses it if possible. The recipe is then "not known". Source: the
+table of audit events in Python's documentation.
 """
 
 import _thread
@@ -37,11 +37,12 @@ _THREADS = ("start_new_thread", "start_new", "start_joinable_thread")
 
 
 class OutsideError(RuntimeError):
-    """The error that a part of the recipe was refused, because it cannot run in virtual time."""
+    """Raised if a part of the recipe was refused, because the part cannot run in virtual time."""
 
 
 class Outside:
-    """The first part that was noticed since the last `take`. The class itself holds it."""
+    """The first part that was noticed since the last `take`. The class itself holds the part's
+    description."""
 
     first = ""
     is_watching = False
@@ -67,7 +68,7 @@ class Outside:
             cls.first = (
                 cls.first or "it uses gevent, whose greenlets and timers do not run in virtual time"
             )
-            # If the hub stayed, the next recipe of this process would be blamed for it.
+            # If the hub stayed, the process would blame its next recipe for the hub.
             hub.destroy(destroy_loop=True)
         first = cls.first
         cls.first = ""
@@ -75,7 +76,8 @@ class Outside:
 
 
 def watch() -> None:
-    """Make this process notice such parts from now on. This cannot be undone."""
+    """From now on, make this process notice parts that do not run in virtual time. The change
+    cannot be undone."""
     Outside.is_watching = True
 
     def hook(event: str, _arguments: object) -> None:
@@ -90,7 +92,8 @@ def watch() -> None:
         return either
 
     def thread(real: Callable[..., object]) -> Callable[..., object]:
-        """Return `real` with a note about the thread. Python 3.11 has no audit event for it."""
+        """Wrap the function `real`, so that it also makes a note about the thread. Python 3.11 has
+        no audit event for the start of a thread."""
 
         def either(function: Callable[..., object], *arguments: object, **named: object) -> object:
             # The caller may be a threading.Timer, or another class of threads.
@@ -101,9 +104,9 @@ def watch() -> None:
         return either
 
     # An audit hook notices processes, because a recipe can neither remove nor replace the hook.
-    # Threads have no audit event in Python 3.11, and no event suits timers and loops. So their
-    # functions are replaced by functions that make a note. `threading` has copied its functions
-    # from `_thread` under other names, so both modules are changed.
+    # Threads have no audit event in Python 3.11, and no event suits timers and loops. So functions
+    # that make a note replace the functions of threads, timers and loops. `threading` has copied
+    # its functions from `_thread` under other names, so both modules are changed.
     sys.addaudithook(hook)
     for name in _THREADS:
         for module, own in ((_thread, name), (threading, f"_{name}")):

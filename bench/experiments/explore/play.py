@@ -1,6 +1,6 @@
-"""The play of one schedule: *a setting and its changes → observations, and the first broken rule*.
+"""Plays one schedule: *a setting and its changes → observations, and the first broken rule*.
 
-Rule of every recipe: no two leases of a resource are valid at once. lockcore has further rules. A
+Rule for every recipe: no two leases of a resource are valid at once. lockcore has further rules. A
 lease is granted within its validity, and a quorum of instances has really granted it. A lease is
 extended before its end. Every operation ends, and no key is left after the last operation.
 """
@@ -36,9 +36,9 @@ WAIT_MS = 2 * TTL_MS
 MORE_TRIES = 2
 ENDS_NS = START_NS + 20 * TTL_MS * NS_PER_MS
 CALM_NS = START_NS + 40 * TTL_MS * NS_PER_MS
-# A SET that took longer (ns) may leave an orphan key. This is the instance time-out.
+# The instance time-out (ns). A SET that takes longer may leave an orphan key.
 ORPHAN_NS = TTL_MS * NS_PER_MS // 10
-# For this recipe the engine is played without a shell.
+# If the recipe has this name, the engine is played without a shell.
 ENGINE = "redlock"
 
 
@@ -78,7 +78,7 @@ class Played:
         return False
 
     def count_in(self, counts: Counter[str]) -> None:
-        """Add the number of each kind of observation to `counts`.
+        """Count the observations of each kind, and add the counts to `counts`.
 
         `late votes` counts the SETs that an instance granted later than usual.
         """
@@ -162,7 +162,7 @@ class Play:
             world.end()
             for _, locker in self.lockers.values():
                 locker.close()
-            # The references are dropped here. So objects outside of reference circles are freed
+            # This line drops the references. So objects outside of reference circles are freed
             # without the collector.
             world.seen = []
             world.passed = {}
@@ -222,7 +222,7 @@ class Play:
         setting = self.setting
         granted = 0
         for turn in range(setting.rounds + MORE_TRIES):
-            # Clients share some of the resources, and begin with different ones.
+            # Clients share some of the resources. Each client begins with another resource.
             first = caller + client * (setting.resources - setting.callers)
             resource = f"r{(first + turn) % setting.resources}"
             self.acquiring[here()] = here().process
@@ -317,7 +317,7 @@ class Play:
             )
 
     def _calm_down(self) -> None:
-        """Check that no key is left, once all clients are done and all replies have arrived."""
+        """After all clients are done and all replies have arrived, check that no key is left."""
         world = self.world
         while not all(locker.is_calm for _, locker in self.lockers.values()):
             if world.is_over or world.now_ns >= CALM_NS:
@@ -325,7 +325,7 @@ class Play:
             world.run(world.now_ns + 50 * NS_PER_MS)
         if not world.is_over and not self.busy:
             # A SET may reach an instance after its client has stopped waiting. The key of this SET
-            # stays until the end of the TTL, and that is allowed.
+            # stays until the TTL ends, and that is allowed.
             orphans = {event[5][2] for event in self._sets() if event[0] - event[4] > ORPHAN_NS}
             if left := sum(
                 bool(set(server.data.keys.values()) - orphans) for server in self.servers

@@ -1,5 +1,5 @@
-"""The stored result of `lockbench explore`: *recipes, schedule counts, the smallest schedule that
-broke each recipe → a typed result*."""
+"""The stored result of `lockbench explore`: *recipes, counts of schedules, the smallest schedule
+that broke each recipe → a typed result*."""
 
 from collections.abc import Mapping
 from typing import Annotated, Literal
@@ -18,7 +18,7 @@ class Step(Section, frozen=True):
 
 
 class Deviation(Section, frozen=True):
-    """One deviation of a schedule from the usual course."""
+    """One change from the usual course of a schedule."""
 
     where: Annotated[str, says("start, step, send, reply, serve or skew")]
     who: Annotated[
@@ -54,9 +54,8 @@ class Size(Section, frozen=True, kw_only=True):
 
 
 class Broken(Size, frozen=True, kw_only=True):
-    """The smallest schedule that was found to break a rule.
-
-    These fields suffice to play it again.
+    """The smallest known schedule that breaks a rule. These fields suffice to play the schedule
+    again.
     """
 
     rule: Annotated[str, says("which rule, and by whom")]
@@ -93,7 +92,7 @@ class ExploredRow(Section, frozen=True, kw_only=True):
 
     @property
     def outcome(self) -> Annotated[str, says("whether it held", shown="table")]:
-        """Whether the recipe held, in a word."""
+        """One word that says whether the recipe held."""
         if self.broken:
             return "broken"
         if self.verdict == NOT_KNOWN:
@@ -106,12 +105,12 @@ class ExploredRow(Section, frozen=True, kw_only=True):
     ) -> Annotated[
         float | None, says("by processor time; null if unknown", label="schedules", shown="table")
     ]:
-        """The number of schedules per second that one core played."""
+        """How many schedules one core played per second."""
         return self.schedules / self.took_s if self.took_s else None
 
     @property
     def size(self) -> Annotated[str, says("clients × simulated servers", shown="table")]:
-        """The number of clients and of servers."""
+        """How many clients and servers there are."""
         return f"{self.clients} × {self.instances}"
 
     @property
@@ -120,9 +119,8 @@ class ExploredRow(Section, frozen=True, kw_only=True):
     ) -> Annotated[
         int | None, says("steps of the smallest schedule that breaks the recipe", shown="table")
     ]:
-        """The number of steps that break the recipe.
-
-        The last entry of a schedule's steps is the broken rule, so it does not count.
+        """How many steps break the recipe. The last entry of a schedule's steps is the broken rule,
+        so it does not count.
         """
         return len(self.broken.steps) - 1 if self.broken else None
 

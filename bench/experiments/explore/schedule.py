@@ -9,9 +9,9 @@ client.
 
 There are three searches. The *random* search makes a change at each place with a small probability,
 and uses only some kinds of changes (swarm). The search *by priorities* (PCT) makes a few pauses at
-places that are drawn uniformly. If a fault needs d ordered steps, this search finds it with a
-probability of at least 1/(n·kᵈ⁻¹). The *exhaustive* search plays every set of changes up to a
-limit. It extends a schedule only after its last change, so it plays each set once.
+places that are drawn uniformly. If a fault needs d ordered steps, this search finds the fault with
+a probability of at least 1/(n·kᵈ⁻¹). The *exhaustive* search plays every set of changes up to a
+limit. The search adds a change only after the last change of a schedule. So it plays each set once.
 
 Sources: S. Burckhardt et al., "A Randomized Scheduler with Probabilistic Guarantees of Finding
 Bugs", ASPLOS 2010; A. Groce et al., "Swarm Testing", ISSTA 2012; M. Emmi, S. Qadeer, Z. Rakamarić,
@@ -90,7 +90,7 @@ class Setting(Size, frozen=True, kw_only=True):
 
     @property
     def begins_ms(self) -> tuple[float, ...]:
-        """The time at which each client begins.
+        """When each client begins.
 
         If `starts_ms` is empty, each client begins shortly after the client before it.
         """
@@ -113,9 +113,8 @@ def lasting(what: str, share: float) -> Change:
 
 
 def at_random(setting: Setting, random: Random, changes: dict[Place, Change]) -> Choose:
-    """Return a function that chooses a change at each place with a small probability.
-
-    It adds the chosen changes to `changes`.
+    """Return a function that chooses a change at each place with a small probability. The function
+    adds the chosen changes to `changes`.
     """
     chance = random.choice((0.02, 0.05, 0.15))
     draw = random.random
@@ -139,7 +138,7 @@ def at_random(setting: Setting, random: Random, changes: dict[Place, Change]) ->
 def by_priorities(
     setting: Setting, random: Random, passed: Iterable[Place], changes: dict[Place, Change]
 ) -> Choose:
-    """Return a function that chooses pauses at 1 to 4 places, and later starts of some clients.
+    """Return a function that chooses pauses at 1 to 4 places, and makes some clients start later.
 
     `passed`: the places of the usual course. The function adds the chosen changes to `changes`.
     """
@@ -156,7 +155,7 @@ def by_priorities(
 
 
 def one_more(schedule: Schedule, passed: Mapping[Place, int]) -> Iterator[Schedule]:
-    """Yield every schedule with one more change, which comes after the last change.
+    """Yield every schedule with one more change. The new change comes after the last change.
 
     `passed`: the places in the order in which the schedule passes them.
     """
@@ -169,10 +168,8 @@ def one_more(schedule: Schedule, passed: Mapping[Place, int]) -> Iterator[Schedu
 
 
 def simpler(schedule: Schedule, later: Iterable[Schedule]) -> Iterator[Schedule]:
-    """Yield simpler schedules.
-
-    They lack one change, client, round or caller, or they have shorter times. `later`: schedules in
-    which a client begins later.
+    """Yield simpler schedules. A simpler schedule lacks one change, client, round or caller, or it
+    has shorter times. `later`: schedules in which a client begins later.
     """
     setting = schedule.setting
     changes = schedule.changes
@@ -204,7 +201,7 @@ def simpler(schedule: Schedule, later: Iterable[Schedule]) -> Iterator[Schedule]
 def _less(setting: Setting) -> Iterator[Setting]:
     """Yield simpler settings.
 
-    They have fewer rounds, callers or resources, no extensions, or the first seed.
+    A simpler setting has fewer rounds, callers or resources, no extensions, or the first seed.
     """
     for name in ("rounds", "callers", "resources"):
         now = getattr(setting, name)

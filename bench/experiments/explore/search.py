@@ -1,16 +1,16 @@
-"""The search for schedules that break a recipe: *a recipe and a number → the result of the schedule
-with that number; a broken schedule → the smallest broken schedule*.
+"""Searches for schedules that break a recipe: *a recipe and a number → the result of this schedule;
+a broken schedule → the smallest broken schedule*.
 
 Rules: schedule `n` of a seed is the same on every machine and in every process, so several
 processes can share a search. Number 0 is the usual course. After it, random schedules and schedules
-by priorities alternate. A schedule that breaks a rule is made smaller until no simpler schedule
-breaks the same rule. Fewer steps count first, then fewer changes, then shorter times.
+by priorities alternate. The search makes a schedule that breaks a rule smaller, until no simpler
+schedule breaks the same rule. Fewer steps count first, then fewer changes, then shorter times.
 
-A search process is started by name (bench.topology.child). It uses virtual time from its first
-import of a recipe on. It also replays a broken schedule on real servers. There the clients, their
-connections and all changes are simulated as before, but in real time. A real server executes each
-command at the command's time. A replay cannot force the behaviour of the server itself, for example
-a fast clock, a full disk or a lagging replica.
+A search process is started by name (bench.topology.child). The process uses virtual time from its
+first import of a recipe on. It also replays a broken schedule on real servers. In a replay the
+clients, their connections and all changes are still simulated, but in real time. A real server
+executes each command when the command is due. A replay cannot force the behaviour of the server
+itself, for example a fast clock, a full disk or a lagging replica.
 """
 
 import gc
@@ -54,8 +54,8 @@ ENGINE_MAY = {place: may for place, may in ANY.items() if place != "skew"}
 ENGINE_MAY |= {"step": ("pause", "kill"), "serve": ("restart", "stop", "flush", "full")}
 # A search process gets this many schedules at once.
 BLOCK = 50
-# The search makes at most this many broken schedules smaller. It stops earlier if one of them has
-# at most `SHORT` steps.
+# The search makes at most this many broken schedules smaller. It stops earlier if one smaller
+# schedule has at most `SHORT` steps.
 ENOUGH = 5
 SHORT = 12
 # One in this many schedules of lockcore has several callers in each client, and more than one lock.
@@ -65,7 +65,7 @@ CROWD = 4
 def setting_of(recipe: str, about: About) -> Setting:
     """Return the setting in which `recipe` is explored.
 
-    The possible changes in it are those that the recipe claims to survive.
+    The setting allows only changes that the recipe claims to survive.
     """
     if recipe == ENGINE:
         return Setting(recipe=recipe, may=ENGINE_MAY, clients=2, instances=3, hold_ms=TTL_MS / 25)
@@ -104,8 +104,8 @@ def numbered(setting: Setting, number: int, seed: int) -> tuple[Schedule, Played
         choose = at_random(setting, random, changes)
     elif number:
         if setting.recipe not in _USUAL:
-            # Each process begins with another number. So the usual course is played whenever it is
-            # first needed.
+            # Each process begins with another number. So a process plays the usual course when it
+            # first needs it.
             _USUAL[setting.recipe] = play(usual, changes.get)
         choose = by_priorities(setting, random, _USUAL[setting.recipe].passed, changes)
     return Schedule(setting, changes), play(setting, choose)
@@ -117,7 +117,7 @@ _USUAL: dict[str, Played] = {}
 def every(
     schedule: Schedule, most: int, first: int = 0, step: int = 1
 ) -> Iterator[tuple[Schedule, Played]]:
-    """Play `schedule` and every extension of it with at most `most` more changes, each once.
+    """Play `schedule`, and play each extension of `schedule` with at most `most` more changes once.
 
     A schedule that breaks a rule is not extended. To share the work, only every `step`-th branch
     from `first` on is played. `schedule` itself is yielded only if `first` is 0.
@@ -135,9 +135,9 @@ class Hunt(Struct):
 
     `took_s`: processor time. `raised`: the exception that a recipe raised, or "". `outside`: the
     part of the recipe that did not run in virtual time, or "". With such a part the result is not
-    known. `broken_count`: the number of schedules that broke a rule. `broken`: the smallest
-    schedule that was made of these. `counts`: the number of each kind of observation, for lockcore
-    only. `rule`: the rule that a replayed schedule broke.
+    known. `broken_count`: how many schedules broke a rule. `broken`: the smallest schedule that was
+    made from the broken schedules. `counts`: how often each kind of observation occurred, for
+    lockcore only. `rule`: the rule that a replayed schedule broke.
     """
 
     played: int = 0
@@ -162,13 +162,14 @@ class Hunt(Struct):
         self.keep(more.broken)
 
     def keep(self, broken: Broken | None) -> None:
-        """Keep the smaller of `broken` and the broken schedule so far."""
+        """Keep the smaller broken schedule, which is `broken` or the schedule so far."""
         if broken and (self.broken is None or len(broken.steps) < len(self.broken.steps)):
             self.broken = broken
 
     @property
     def is_enough(self) -> bool:
-        """True if the search may stop: it has enough broken schedules, or a short one."""
+        """True if the search may stop, because it has enough broken schedules or a short broken
+        schedule."""
         return self.broken_count >= ENOUGH or (
             self.broken is not None and len(self.broken.steps) <= SHORT + 1
         )
@@ -218,7 +219,8 @@ def _size(of: Size) -> dict[str, Any]:
 
 
 def schedule_of(usual: Setting, broken: Broken) -> Schedule:
-    """Return the schedule of a stored result, in the setting in which its recipe is explored."""
+    """Return the schedule of a stored result. Its setting is the setting in which the recipe is
+    explored."""
     changes = {
         Place(one.where, one.who, one.visit): Change(one.what, int(one.for_ms * NS_PER_MS))
         for one in broken.changes
@@ -289,13 +291,14 @@ class SearchOrder(Struct):
 
 
 def main() -> None:
-    """Execute orders until there are no more."""
+    """Execute orders until no more orders come."""
     take_over()
     watch()
-    # All objects that exist now live as long as this process. So they are frozen, and no collection
-    # walks through them again. With the high threshold the collector hardly ever runs by itself.
-    # `play` collects the remains of each schedule afterwards. With the usual threshold the
-    # collector would walk through a running world again and again, while most of it is in use.
+    # All objects that exist now live as long as this process. So these objects are frozen, and no
+    # collection walks through them again. With the high threshold the collector hardly ever runs by
+    # itself. `play` collects the remains of each schedule afterwards. With the usual threshold, the
+    # collector would walk through a running world again and again, although most of the world is
+    # still in use.
     gc.freeze()
     gc.set_threshold(50_000)
     for order in orders(SearchOrder):

@@ -1,4 +1,4 @@
-"""The simulated servers behind redis-py: *recipes as they are → recipes with virtual time and
+"""Puts simulated servers behind redis-py: *unchanged recipes → recipes with virtual time and
 simulated sockets*.
 
 A separate process calls `take_over` before it imports recipes. From then on `time`,
@@ -29,14 +29,15 @@ from lockcore.clock import FAR_FUTURE_NS, NS_PER_MS, NS_PER_S
 if TYPE_CHECKING:
     from redis.connection import Connection
 
-# The time of all wall clocks at the zero of a world's clock.
+# The time that all wall clocks show when a world's clock shows zero.
 WALL_NS = 1_700_000_000 * NS_PER_S
 # The port of server 0. The ports of the other servers follow.
 PORT = 1
 
 
 class Scene:
-    """The state of this module: the servers of the present world, and the number of worlds."""
+    """The state of this module: the servers of the present world, and how many worlds there have
+    been."""
 
     servers: tuple[SimulatedServer, ...] = ()
     worlds = 0
@@ -48,7 +49,7 @@ def url_of(index: int) -> str:
 
 
 # Locks that are not recipes. The key is the lock's name in a setting. The value is a function that
-# connects the lock to the servers at the given URLs.
+# connects the lock to the servers at these URLs.
 OWN_LOCKS: dict[str, Callable[[Sequence[str]], object]] = {}
 
 
@@ -98,7 +99,7 @@ class _SimulatedSocket:
         raise ConnectionResetError("the simulated connection broke")
 
     def recv_into(self, buffer: bytearray, *_more: int) -> int:
-        """Wait for bytes, copy them to `buffer`, and return their number.
+        """Wait for bytes, copy the bytes to `buffer`, and return how many there are.
 
         Return 0 at the end of the connection. Raises TimeoutError, or BlockingIOError if the socket
         does not wait.
@@ -205,7 +206,7 @@ class _SimulatedThread:
         if target is None:
             Outside.note(f"a thread ({type(self).__name__})")
         elif str(getattr(target, "__module__", "")).startswith("concurrent.futures"):
-            # The pool's queue would block this whole process.
+            # The queue of the pool would block this whole process.
             Outside.note("a pool of threads")
         self._target = None if target is None else partial(target, *args, **(kwargs or {}))
 
@@ -264,7 +265,7 @@ class _SimulatedCondition:
 
 
 def take_over() -> None:
-    """Prepare this process for simulations. This cannot be undone."""
+    """Prepare this process for simulations. The preparation cannot be undone."""
 
     # A recipe may be code of another package, which reads `time` and starts threads by itself. So
     # the functions in the modules `time` and `threading` are replaced. Each replacement checks its
@@ -296,7 +297,7 @@ def take_over() -> None:
 
     import lockcore.clock
 
-    # This must happen before a recipe imports the function from lockcore.clock.
+    # The function must be replaced before a recipe imports it from lockcore.clock.
     lockcore.clock.monotonic_ns = time.monotonic_ns
     redis.retry.sleep = time.sleep  # type: ignore[attr-defined]
     import bench.recipes.plain

@@ -22,7 +22,7 @@ from bench.report.sheet import (
     to_do,
 )
 
-# The widest diagram. A terminal has 80 columns, and the times need the rest.
+# The width of the widest diagram. A terminal has 80 columns, and the times need the rest.
 WIDEST = 72
 _TERMS = {
     "played": (
@@ -91,10 +91,8 @@ def _parts(result: ExploreResult) -> Iterator[Part]:
 
 
 def figures(result: ExploreResult) -> list[Figure]:
-    """Return a picture of all recipes, and a picture of each schedule that breaks one.
-
-    The first picture shows the number of steps that broke each recipe, and the number of played
-    schedules.
+    """Return a picture of all recipes, and a picture of each schedule that breaks a recipe. The
+    first picture shows how many steps broke each recipe, and how many schedules were played.
     """
     groups = []
     for is_safe, heading in ((True, "must hold"), (False, "known to be flawed")):
@@ -120,8 +118,8 @@ def _measures(row: ExploredRow) -> list[Measure]:
 def diagram(recipe: str, broken: Broken) -> Part:
     """Return the steps of a broken schedule as a table.
 
-    Each client has a column. If a fault strikes servers, the servers have a column, too. If this
-    table would be wider than a terminal, the columns are client and step instead.
+    Each client has a column. If a fault strikes servers, the servers have a column, too. If the
+    table would be wider than a terminal, it has only the columns client and step.
     """
     steps = broken.steps[:-1]
     rule = broken.steps[-1]

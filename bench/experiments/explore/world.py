@@ -3,7 +3,7 @@
 The whole world runs in one real thread and has one clock. Events at the same time happen in the
 order in which they were requested. An `Actor` is one simulated thread of a `Process`. If a process
 is paused, all its events wait. At each place where a schedule may change the course, the world
-calls its `choose`. None means the usual course.
+calls the function `choose`. If `choose` returns None, the usual course continues.
 """
 
 from collections.abc import Callable, Iterator, Sized
@@ -19,16 +19,16 @@ from bench.experiments.explore.schedule import Change, Choose, Place
 from lockcore.clock import FAR_FUTURE_NS, NS_PER_MS
 
 START_NS = 3_000_000 * NS_PER_MS
-# One observation: its time (ns), its name, and further details that depend on the name.
+# One observation. It has a time (ns), a name, and further details that depend on the name.
 Event = tuple[Any, ...]
 
 
 class OverError(BaseException):
-    """The exception that ends a waiting simulated thread at the end of the world."""
+    """Raised in a waiting simulated thread to end the thread when the world ends."""
 
 
 class KilledError(BaseException):
-    """The exception that kills a caller while it waits."""
+    """Raised in a waiting caller to kill the caller."""
 
 
 def places(where: str, who: int) -> Iterator[Place]:
@@ -37,14 +37,13 @@ def places(where: str, who: int) -> Iterator[Place]:
 
 
 def nothing() -> None:
-    """Do nothing. It is the function for an event that has no listener."""
+    """Do nothing. An event without a listener uses this function."""
 
 
 class World:
-    """The clock, the events that are due, and the observations.
-
-    `is_begun`: until it is true, the course is the usual course and passed places are not kept.
-    `is_over`: true once a rule is broken, a client's program has failed, or the world has ended.
+    """The clock, the events that are due, and the observations. `is_begun`: until it is true, the
+    course is the usual course and the world keeps no passed places. `is_over`: true once a rule is
+    broken, a client's program has failed, or the world has ended.
     """
 
     def __init__(self, choose: Choose) -> None:
@@ -58,15 +57,15 @@ class World:
         # A function that waits for a time, if the schedule is played in real time.
         self.until: Callable[[int], object] | None = None
         self._choose = choose
-        # The heap has one entry for each time (ns) at which events are due. The events of a time
-        # are in a list in `_due`, in the order in which they were requested. This order makes a
-        # schedule repeatable. A heap of events would need a number in each entry to keep the order,
-        # because callables cannot be compared.
+        # The heap has one entry for each time (ns) at which events are due. `_due` has a list with
+        # the events of each time, in the order of their requests. This order makes a schedule
+        # repeatable. Callables cannot be compared. So a heap of events would need a number in each
+        # entry to keep the order.
         self._times: list[int] = []
         self._due: dict[int, list[Callable[[], object]]] = {}
 
     def at(self, time_ns: int, what: Callable[[], object]) -> None:
-        """Call `what` at `time_ns`, or as soon as possible if that time is past."""
+        """Call `what` at `time_ns`, or as soon as possible if `time_ns` is past."""
         due_ns = time_ns if time_ns > self.now_ns else self.now_ns
         if (due := self._due.get(due_ns)) is None:
             self._due[due_ns] = [what]
@@ -94,7 +93,8 @@ class World:
             self.now_ns = max(self.now_ns, until_ns)
 
     def change(self, visits: Iterator[Place]) -> Change | None:
-        """Pass the next of these places. Return the change there, or None for the usual course."""
+        """Pass the next of these places. Return the change at this place, or None for the usual
+        course."""
         if not self.is_begun:
             return None
         place = next(visits)
@@ -109,7 +109,7 @@ class World:
         """End all simulated threads that still wait."""
         self.is_over = True
         for actor in self.actors:
-            # During its clean-up an actor may wait again. In that case it is ended again.
+            # During its clean-up an actor may wait again. The loop then ends the actor again.
             for _ in range(5):
                 if actor.dead or not actor:
                     break
@@ -120,10 +120,8 @@ class World:
 
 
 class Process:
-    """A simulated process, which is a client.
-
-    `paused_ns`: until this time the process is paused, so it runs no code and receives no data.
-    `ahead_ns`: the amount by which its wall clock is ahead.
+    """A simulated process, which is a client. `paused_ns`: until this time the process is paused,
+    so it runs no code and receives no data. `ahead_ns`: how far its wall clock is ahead.
     """
 
     def __init__(self, world: World, number: int) -> None:
@@ -212,7 +210,7 @@ class Actor(greenlet):  # type: ignore[misc]
 
 
 def here() -> Actor:
-    """Return the simulated thread that runs now. There must be one."""
+    """Return the simulated thread that runs now. A simulated thread must be running."""
     actor = getcurrent()
     assert isinstance(actor, Actor), "only a client's program waits"
     return actor

@@ -1,1 +1,2 @@
-"""The safety matrix: *recipes in simulated schedules, and claims → a judged row for each*."""
+"""The safety matrix: *recipes in simulated schedules, and claims → one judged row per recipe and
+claim*."""

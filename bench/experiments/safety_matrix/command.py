@@ -1,6 +1,6 @@
 """`lockbench safety`: *options → the judged matrix of recipes and claims*.
 
-An unknown name is refused before the work.
+The command refuses an unknown name before any work starts.
 """
 
 from __future__ import annotations
@@ -54,15 +54,15 @@ def safety(
     seed: int,
     server: str | None,
 ) -> Done[SafetyResult]:
-    """Put each recipe under the faults that are known to break it, and say which recipes hold.
+    """Test each recipe with the faults that are known to break it, and say which recipes hold.
 
-    Simulated schedules come first, then the claims that were made about Redlock. Exit code 5: a row
-    that must be safe was violated. Exit code 4: an expected fault did not show.
+    Simulated schedules come first, then the claims about Redlock. Exit code 5: a row that must be
+    safe was violated. Exit code 4: an expected fault did not show.
     """
     from bench.experiments.safety_matrix.experiment import choose_cases, run_safety
     from bench.experiments.safety_matrix.result import SafetyPlan
 
     plan = SafetyPlan(recipes, claims, quick, seed)
-    # A wrong name is refused before the work.
+    # This line refuses a wrong name before any work starts.
     choose_cases(plan.recipes, plan.claims)
     return measured("safety", plan, outputs, run_safety, server=server)

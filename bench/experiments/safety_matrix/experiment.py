@@ -1,13 +1,13 @@
-"""The safety matrix: *every recipe, and each claim about Redlock and persistence → a judged row for
-each*.
+"""The safety matrix: *recipes, and claims about Redlock and persistence → one judged row per recipe
+and claim*.
 
 Rules: the recipes come first. If a property must hold in all circumstances, simulated schedules
-test it, as in `lockbench explore`. They show the schedule that breaks the property. If a claim
-needs real time and real clocks, leases.py tests it on lockbench's own servers on loopback. A claim
-that another command measures is listed with that command. A signal ends the matrix at once. The
-interrupted row is dropped, and the rows before it are judged and stored. No process or file stays
-behind. Source: the Redis documentation, "Distributed Locks with Redis"; the Redlock text,
-"Performance, crash recovery and fsync".
+test the property, as in `lockbench explore`. The result shows the schedule that breaks the
+property. If a claim needs real time and real clocks, leases.py tests the claim on lockbench's own
+servers on loopback. If another command measures a claim, the matrix names this command. A signal
+ends the matrix at once. The interrupted row is dropped, and the rows before it are judged and
+stored. No process or file stays behind. Source: the Redis documentation, "Distributed Locks with
+Redis"; the Redlock text, "Performance, crash recovery and fsync".
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -40,18 +40,18 @@ from bench.topology.child import Child
 from bench.topology.server import find_server
 from lockcore.bench import LockcoreError
 
-# An exception of these types ends the test of a row. The row is then "not known".
+# If an exception of these types ends the test of a row, the row is "not known".
 BROKEN_OFF = (BenchError, LockcoreError, RedisError, TimeoutError, AssertionError)
-# The most tries for a row that is "not known". A machine that was busy during one try may be idle
-# during the next try.
+# A row that is "not known" gets at most this many tries. A machine that was busy during one try may
+# be idle during the next try.
 TRIES = 3
-# The number of schedules for a recipe that must hold, and for the claims about lockcore.
+# How many schedules test a recipe that must hold, and the claims about lockcore.
 QUICK_SCHEDULES = 250
 FULL_SCHEDULES = 2_000
-# The most schedules for a recipe with a known flaw. The search ends when the flaw shows. The flaw
-# of `set-nx-get-del` is the rarest. Each schedule shows it with a probability of 1/150. With 12
-# seeds, the first schedule that showed it had a number from 1 to 386. So 3,000 schedules miss the
-# flaw for 2 of 10⁹ seeds. 250 schedules missed it for one seed in six.
+# A recipe with a known flaw gets at most this many schedules. The search ends when the flaw shows.
+# The flaw of `set-nx-get-del` is the rarest. A schedule shows this flaw with a probability of
+# 1/150. With 12 seeds, the first schedule with the flaw had a number from 1 to 386. So 3,000
+# schedules miss the flaw for 2 of 10⁹ seeds. 250 schedules missed the flaw for one seed in six.
 SCHEDULES_OF_A_FLAW = 3_000
 ABOUT = "two leases were valid at the same time; `lockbench explore --recipe …` shows the schedule"
 
@@ -74,7 +74,8 @@ class PlannedRow:
 def look_at_recipe(recipe: str, setup: RowSetup) -> Finding:
     """Explore `recipe`, and return the finding.
 
-    Its figures are the number of schedules, and the number of steps that break the recipe, if any.
+    The finding says how many schedules were played. If a schedule broke the recipe, the finding
+    also says how many steps broke it.
     """
     row, _ = _explored(recipe, setup)
     figures: dict[str, float | None] = {"schedules": row.schedules, "tested": row.tested}
@@ -92,7 +93,7 @@ def look_at_recipe(recipe: str, setup: RowSetup) -> Finding:
 def look_at_rules(required: Mapping[str, int], setup: RowSetup) -> Finding:
     """Explore lockcore, and return the finding. No rule of lockcore may be broken.
 
-    `required`: how often each event must have happened, because the claim is about these events.
+    `required`: how often each event must have happened. The claim is about these events.
     """
     row, counts = _explored("redlock", setup)
     figures = {
@@ -110,7 +111,7 @@ def look_at_rules(required: Mapping[str, int], setup: RowSetup) -> Finding:
 
 
 def _explored(recipe: str, setup: RowSetup) -> tuple[ExploredRow, Mapping[str, int]]:
-    """Explore a recipe. Return its row, and the number of events of each kind."""
+    """Explore a recipe. Return its row, and how many events of each kind happened."""
     schedules = QUICK_SCHEDULES if setup.quick else FULL_SCHEDULES
     if not find_recipe(recipe).about.safe:
         schedules = SCHEDULES_OF_A_FLAW
@@ -125,12 +126,12 @@ _RESTARTS = (
     "restart and abstention"
 )
 _POWER = "`lockbench crash` measures this, with power cuts at random moments"
-# This many grants are needed to notice, with 95 % certainty, a lock that grants one lease in ten
-# after its end.
+# A faulty lock may grant one lease in ten after the lease's end. To notice such a lock with 95 %
+# certainty, the test needs this many grants.
 _GRANTED = 30
 _DISKS = "`lockbench fsync` measures this cost for several disks, numbers of clients and pipelines"
-# Each claim: its name, its meaning, and its test. A text in place of the test names the command
-# that measures the claim.
+# Each claim has a name, a meaning and a test. If there is a text in place of the test, the text
+# names the command that measures the claim.
 CLAIMS: tuple[tuple[str, str, Callable[[RowSetup], Finding] | str], ...] = (
     ("owner-tokens", "owner tokens of many processes never collide", leases.owner_tokens),
     (

@@ -2,7 +2,7 @@
 Pure.
 
 Rules: for a good verdict, at least half of the rows that are measured here must be as expected.
-`earned` judges a stored matrix anew, row by row. A row is as expected only if the observation
+`earned` judges a stored matrix again, row by row. A row is as expected only if the observation
 equals the expectation and every precondition was met.
 """
 
@@ -23,7 +23,7 @@ from bench.measure.expectation import (
 from bench.measure.verdict import TESTED_LEAST, Verdict
 
 ELSEWHERE: Final = "not measured here"
-# The observations and expectations of a recipe.
+# Words for what a recipe is expected to do, and for what it did.
 HOLDS = "no flaw"
 FLAW = "the flaw"
 
@@ -47,16 +47,13 @@ def judge_rows(rows: Sequence[SafetyRow], planned: int | None = None) -> Verdict
 
 
 def earned(result: SafetyResult) -> SafetyResult:
-    """Return `result` with the words and the verdict that its rows earn."""
+    """Return `result` with the words and the verdict that follow from its rows."""
     rows = tuple(replace(row, verdict=word_of_row(row)) for row in result.rows)
     return replace(result, rows=rows, verdict=judge_rows(rows, len(rows) + result.interrupted))
 
 
 def word_of_row(row: SafetyRow) -> MatrixWord:
-    """Return the word that a stored row earns.
-
-    A row that was not tested keeps its word.
-    """
+    """Return the word that follows from a stored row. A row that was not tested keeps its word."""
     if row.verdict not in ROW_WORDS:
         return row.verdict
     if row.verdict == VIOLATED or row.figures.get("broken_rules"):

@@ -1,7 +1,8 @@
-"""Claims that need real time: *a course of events on lockcore's Redlock, or owner tokens → figures,
-confirmed or refuted*.
+"""Claims that need real time: *events on lockcore's Redlock, or owner tokens → figures, confirmed
+or refuted*.
 
-Two leases at once are a violation in the test of any claim. Source: the Redlock text.
+If two leases are valid at once, the test of any claim reports a violation. Source: the Redlock
+text.
 """
 
 import os
@@ -38,7 +39,7 @@ class RowSetup:
 
     `seed`: the seed of every random choice. `quick`: whether the test is short. `server`: the
     server program (None: search for one). `searcher`: a search process of `lockbench explore`.
-    `is_over`: returns whether the test should end.
+    `is_over`: a function that returns whether the test should end.
     """
 
     seed: int
@@ -63,8 +64,9 @@ def confirmed(
 ) -> Finding:
     """Return the finding for a claim.
 
-    `holds`: whether the observation agrees with the claim. `needs`: the preconditions. If one was
-    not met, the result is "not known". `broken`: whether two leases were valid at once.
+    `holds`: whether the observation agrees with the claim. `needs`: the preconditions. If a
+    precondition was not met, the result is "not known". `broken`: whether two leases were valid at
+    once.
     """
     verdict = row_verdict(holds=holds, broken=broken, preconditions=needs)
     outcome = "confirmed" if verdict == AS_EXPECTED else "refuted"
@@ -84,7 +86,7 @@ def connect(urls: Sequence[str], **settings: Any) -> Redlock:
 def double_grant(first: Lease, second: Lease | Denied) -> bool:
     """Return whether `second` was granted while `first` was valid.
 
-    The holder of `first` must not have released it before the grant.
+    Call this only if the holder of `first` did not release its lease before the grant.
     """
     return isinstance(second, Lease) and second.granted_ns < first.valid_until_ns
 
@@ -92,7 +94,7 @@ def double_grant(first: Lease, second: Lease | Denied) -> bool:
 def partition(_setup: RowSetup) -> Finding:
     """Cut off a holder before it can release, while another client waits.
 
-    The finding has the time during which the other client was blocked, in ms and in TTLs.
+    The finding says how long the other client was blocked, in ms and in TTLs.
     """
     ttl_ms = 500
     with (
@@ -120,9 +122,10 @@ def partition(_setup: RowSetup) -> Finding:
 
 WITHIN = (0.995, 1.005)
 BEYOND = (0.9, 1.1)
-# The most tries. On a busy machine the next client may ask too late to see an overlap.
+# A test makes at most this many tries. On a busy machine the next client may ask too late to see an
+# overlap.
 TIMES = 3
-# A client that asks less than this time (ms) too late is still in time, because retries come 2 ms
+# A client may ask up to this time (ms) too late and is still in time, because retries come 2 ms
 # apart.
 LEAST_MS = 5.0
 
@@ -130,8 +133,9 @@ LEAST_MS = 5.0
 def drift(rates: tuple[float, float], setup: RowSetup) -> Finding:
     """Test leases on servers whose clocks run at these rates.
 
-    WITHIN is off by half of the drift factor. With these clocks no lease may overlap the next one.
-    BEYOND is off by ten times the factor. With its fast clocks leases must overlap.
+    The clocks of WITHIN are wrong by half of the drift factor. With these clocks, no lease may
+    overlap the next lease. The clocks of BEYOND are wrong by ten times the drift factor. With the
+    fast clocks of BEYOND, leases must overlap.
     """
     ttl_ms = 1000 if setup.quick else 2000
     try:
@@ -155,16 +159,15 @@ def drift(rates: tuple[float, float], setup: RowSetup) -> Finding:
 def asked_in_time(rate: float, ttl_ms: int, lived_ms: float) -> bool:
     """Return whether the next client asked early enough to show an overlap.
 
-    It must get the lock as soon as the key is gone, TTL ÷ rate after the grant. On a slow clock the
-    key outlives its lease in any case, so any time is early enough.
+    The next client must get the lock as soon as the key is gone, which is TTL ÷ rate after the
+    grant. On a slow clock the key always outlives its lease, so any time is early enough.
     """
     return rate < 1 or lived_ms - ttl_ms / rate < max((1 - 1 / rate) * ttl_ms / 2, LEAST_MS)
 
 
 def _overlap_ms(rate: float, ttl_ms: int, setup: RowSetup) -> tuple[float, float]:
-    """Return the overlap of a lease with the next one, and the lifetime of its key, in ms.
-
-    They are the longest overlap and the shortest lifetime of up to TIMES tries.
+    """Return how long a lease overlaps the next lease, and how long its key lives, in ms. The
+    function makes up to TIMES tries, and returns the longest overlap and the shortest lifetime.
     """
     targets = tuple(f"instance:{index}" for index in range(INSTANCES))
     orders = read_faults([Fault("clock-rate", 0, None, targets, "fixed", {"rate": rate})])
@@ -189,7 +192,7 @@ def _overlap_ms(rate: float, ttl_ms: int, setup: RowSetup) -> tuple[float, float
 
 # -- owner tokens ----------------------------------------------------------------------------------
 
-# The number of processes, and the number of tokens of each kind that each process makes.
+# How many processes there are, and how many tokens of each kind a process makes.
 PROCESSES = 4
 TOKENS = 50_000
 GUESSABLE = (
@@ -203,9 +206,8 @@ MadeTokens = dict[str, tuple[float, list[str]]]
 
 
 def owner_tokens(_setup: RowSetup) -> Finding:
-    """Count the collisions of owner tokens over all processes, and return the finding.
-
-    Random tokens must have no collisions. Tokens made from a time have some.
+    """Count how many owner tokens of all processes are equal, and return the finding. Random tokens
+    must all differ. Some tokens that are made from a time are equal.
     """
     with ExitStack() as stack:
         name = "a process that makes owner tokens"

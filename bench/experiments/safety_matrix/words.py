@@ -56,7 +56,7 @@ def _keys(rows: Sequence[SafetyRow]) -> Iterator[KeyFigure]:
 
 
 def _answer(rows: Sequence[SafetyRow]) -> str:
-    """Return one sentence that counts the rows with the expected result."""
+    """Return one sentence that says how many rows have the expected result."""
     return "; ".join(f"{key.value} {key.bound}" for key in _keys(rows)) or "nothing finished"
 
 
@@ -104,7 +104,7 @@ def _parts(rows: Sequence[SafetyRow]) -> Iterator[Part]:
 def figures(result: SafetyResult) -> list[Figure]:
     """Return a picture of the recipes and claims, with the steps that broke them.
 
-    All recipes that must hold and do hold share one row. The same is true of claims.
+    All recipes that must hold and do hold share one row. Such claims also share one row.
     """
     looked_at = [row for row in result.rows if row.verdict in ROW_WORDS]
     if not looked_at:
@@ -165,7 +165,7 @@ def _figure(row: SafetyRow) -> str:
 
 
 def suite(result: SafetyResult) -> Suite:
-    """Return the tested rows as JUnit cases. The suite also has the number of untested rows."""
+    """Return the tested rows as JUnit cases. The suite also says how many rows were not tested."""
     cases = [
         Case(
             " ".join((row.part, row.recipe, row.fault)),

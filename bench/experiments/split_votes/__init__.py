@@ -1,1 +1,1 @@
-"""The measurement of split votes: *N, K, spreads → rates with intervals*."""
+"""Measures split votes: *N, K, spreads → rates with intervals*."""

@@ -1,4 +1,4 @@
-"""`lockbench split-votes`: *options → the rate of split votes, and their duration*."""
+"""`lockbench split-votes`: *options → how often votes split, and how long a split vote lasts*."""
 
 from __future__ import annotations
 
@@ -95,11 +95,10 @@ def split_votes(
     seed: int,
     server: str | None,
 ) -> Done[SplitVotesResult]:
-    """Measure how often nobody wins a lock (a split vote), and how long that lasts under each retry
-    policy.
-
-    Calibration shares votes out by chance and must be within 0.05 of the closed form. Contention
-    measures real processes beside it. Retries measures how long it takes until somebody wins.
+    """Measure how often nobody wins a lock (a split vote), and how long this lasts under each retry
+    policy. Calibration distributes votes by chance. Its rate must be within 0.05 of the closed
+    form. Contention measures real processes. Retries measures how long it takes until somebody
+    wins.
     """
     from bench.experiments.split_votes.experiment import run_split_votes
     from bench.experiments.split_votes.plan import ORDERS, SplitVotesPlan

@@ -18,8 +18,8 @@ from bench.topology.child import orders, say
 from lockcore import LagCap, Lease, Redlock, RetryPolicy
 from lockcore.clock import NS_PER_MS, NS_PER_S, monotonic_ns
 
-# There may be more contenders than cores. If a reply waits for a core, it must not count as lost.
-# So this time-out (ms) is long.
+# This time-out (ms) is long because there may be more contenders than cores. A reply that waits for
+# a core must not count as lost.
 TIMEOUT_MS = 2000.0
 # A contender ends its sleep this long before its start. Then it reads the clock in a loop.
 SPIN_NS = 150_000
@@ -92,12 +92,14 @@ class Contender:
                 return attempts
 
     def _settle(self) -> None:
-        """Wait for late replies, of an attempt that was decided early or of its clean-up."""
+        """Wait for late replies. They belong to an attempt that was decided early, or to its
+        clean-up."""
         while any(status.pending for status in self._redlock.instances):
             gevent.sleep(LOOK_S)
 
     def _rest(self, until_ns: int, trial: int) -> bool:
-        """Wait for the start of the next attempt. Return False if a contender wins before it."""
+        """Wait for the start of the next attempt. Return False if a contender wins before this
+        start."""
         while self._won[0] < trial:
             left_ns = until_ns - monotonic_ns()
             if left_ns <= 0:
@@ -117,7 +119,9 @@ def _sleep_until(due_ns: int) -> None:
 
 
 def main() -> None:
-    """Connect and report that, then answer every trial with this contender's attempts."""
+    """Connect, and report the connection. Then answer every trial with this contender's
+    attempts.
+    """
     enrolment = next(orders(Enrolment), None)
     if enrolment is None:
         return

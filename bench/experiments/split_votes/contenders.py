@@ -3,10 +3,10 @@ trial*.
 
 Rules: each contender is one process, which serves all trials. The leader sends a start time in the
 near future on CLOCK_MONOTONIC, and each contender waits for this time by itself. All contenders map
-one shared integer in memory. It is the number of the latest trial that a contender has won, so the
-other contenders stop. The winner never releases its lease, so a trial has one grant. Each trial has
-its own resource, and the leases expire. Source: mmap(2). On the platforms of Redis, an aligned
-64-bit store is never torn.
+one shared integer in memory. The integer is the number of the latest trial that a contender has
+won. It tells the other contenders to stop. The winner never releases its lease, so a trial has one
+grant. Each trial has its own resource, and the leases expire. Source: mmap(2). On the platforms of
+Redis, an aligned 64-bit store is never torn.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from bench.experiments.split_votes.plan import PATIENCE_MS, Attempt, Contest, En
 from bench.topology.child import Child
 from lockcore.clock import monotonic_ns
 
-# The start is this far in the future. By then all contenders have read the message.
+# The start lies this far in the future. At the start, all contenders have read the message.
 LEAD_NS = 5_000_000
 # A contender must answer within this time (s).
 PATIENCE_S = 30.0 + PATIENCE_MS / 1000

@@ -123,9 +123,10 @@ class _Measurement:
 class Driver(ExitStack):
     """A context manager for rounds whose votes are distributed by pure chance.
 
-    It has one connection to each instance. A round has K · N SETs, one for each pair of contender
-    and instance. The SETs are shuffled uniformly, and each instance receives its own SETs in that
-    order. So each contender gets an instance's vote with probability 1/K, as in the closed form.
+    The driver has one connection to each instance. A round has K · N SETs, one for each pair of
+    contender and instance. The driver shuffles the SETs uniformly. Each instance receives its own
+    SETs in the shuffled order. So each contender gets an instance's vote with probability 1/K, as
+    in the closed form.
     """
 
     def __init__(self, urls: Sequence[str], key_prefix: str) -> None:
@@ -138,7 +139,9 @@ class Driver(ExitStack):
         self._servers = [self.enter_context(client) for client in clients]
 
     def rounds(self, contenders: int, rounds: int, rng: Random) -> Endings:
-        """Play this number of rounds, and return their endings. Raises EnvironmentNotReadyError."""
+        """Play this many rounds, and return how each round ended. Raises
+        EnvironmentNotReadyError.
+        """
         quorum = quorum_of(len(self._servers))
         won = 0
         for _ in range(rounds):
@@ -146,7 +149,8 @@ class Driver(ExitStack):
         return Endings(won=won, nobody=rounds - won)
 
     def _round(self, contenders: int, rng: Random) -> Counter[int]:
-        """Play a round. Return the number of votes of each contender that got any vote."""
+        """Play a round. Return how many votes each contender got. Contenders without a vote are
+        left out."""
         turns = [(seat, index) for seat in range(contenders) for index in range(len(self._servers))]
         rng.shuffle(turns)
         votes = Counter[int]()

@@ -1,5 +1,5 @@
-"""The judging of split votes: *attempts by trial → rounds and their endings → rows with intervals →
-the verdict*. Pure.
+"""Judges split votes: *attempts by trial → rounds and their endings → rows with intervals → the
+verdict*. Pure.
 
 A contention round is a maximal cluster of overlapping attempts on a resource without a valid
 holder. It ends with the first grant. An attempt that starts after the grant belongs to no round. A
@@ -37,7 +37,7 @@ from bench.measure.verdict import (
 )
 from lockcore.bench import Outcome, quorum_of
 
-# With this number of rounds, chance alone moves a rate by 0.05 in fewer than 2 of 1,000 cases.
+# With this many rounds, chance alone moves a rate by 0.05 in fewer than 2 of 1,000 cases.
 LEAST_ROUNDS = 1000
 # The largest difference between a calibrated rate and the closed form.
 TOLERANCE = 0.05
@@ -48,8 +48,8 @@ Attempts = Sequence[Attempt]
 def closed_form(instances: int, contenders: int) -> float:
     """Return the probability that no contender wins after a simultaneous start.
 
-    It is 1 − K · P(Bin(N, 1/K) ≥ q). Each instance votes for each contender with probability 1/K,
-    and at most one contender can get q votes. Both arguments are ≥ 1.
+    The probability is 1 − K · P(Bin(N, 1/K) ≥ q). Each instance votes for each contender with
+    probability 1/K, and at most one contender can get q votes. Both arguments are ≥ 1.
     """
     quorum = quorum_of(instances)
     enough = range(quorum, instances + 1)
@@ -119,7 +119,9 @@ def calibration_row(instances: int, contenders: int, endings: Endings) -> Calibr
 
 
 def contention_row(instances: int, contest: Contest, trials: Sequence[Attempts]) -> ContentionRow:
-    """Return the row of a contest without retries, with the rate of rounds that nobody won."""
+    """Return the row of a contest without retries. Its rate is the share of rounds that nobody
+    won.
+    """
     rounds = [round_ for attempts in trials for round_ in rounds_of(attempts) if len(round_) > 1]
     row = ContentionRow(
         **_common(contest, trials),
@@ -132,7 +134,7 @@ def contention_row(instances: int, contest: Contest, trials: Sequence[Attempts])
 
 
 def _counted(row: ContentionRow, instances: int) -> ContentionRow:
-    """Return the row with the rate computed from its endings."""
+    """Return the row with a rate that is computed from the row's endings."""
     endings = row.endings
     rounds = endings.won + endings.nobody + endings.unreachable
     return replace(
@@ -144,7 +146,8 @@ def _counted(row: ContentionRow, instances: int) -> ContentionRow:
 
 
 def retry_row(contest: Contest, trials: Sequence[Attempts]) -> RetryRow:
-    """Return the row of a contest with retries, with the time until a contender wins."""
+    """Return the row of a contest with retries. The row says how long it takes until a contender
+    wins."""
     grants_ns = []
     dead_ns = []
     attempts_made = 0
@@ -190,7 +193,9 @@ def _latency(values_ns: Sequence[int]) -> Latency:
 
 
 def earned(result: SplitVotesResult) -> SplitVotesResult:
-    """Return `result` with rates and verdict computed again from the endings of its rounds."""
+    """Return `result` with its rates and its verdict computed again from the endings of the
+    rounds.
+    """
     instances = result.conditions.instances
     calibration = tuple(
         calibration_row(instances, row.contenders, row.endings) for row in result.calibration
@@ -212,8 +217,9 @@ def judge_split_votes(
 ) -> Verdict:
     """Return the verdict of a measurement.
 
-    It is "violated" if two leases were valid at once. It is "not known" if no attempts overlapped,
-    if most rounds did not reach a quorum, if no lease was granted, or if servers ended (`losses`).
+    The verdict is "violated" if two leases were valid at once. The verdict is "not known" if no
+    attempts overlapped, if most rounds did not reach a quorum, if no lease was granted, or if
+    servers ended (`losses`).
     """
     faults = sum(row.double_grants for row in (*contention, *retries))
     violated = (

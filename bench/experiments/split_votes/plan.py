@@ -13,12 +13,11 @@ from lockcore.bench import Outcome
 
 ORDERS = ("parallel", "sequential", "random")
 TTL_MS = 10_000
-# At least one row has this number of processes or more, because a single event loop never splits
-# votes.
+# At least one row has this many processes or more, because a single event loop never splits votes.
 LEAST_PROCESSES = 4
 RETRY_CONTENDERS = 20
-# The number of trials is multiplied by this factor for retries in parallel order. A p99 needs a
-# thousand trials, and such a trial is short.
+# Retries in parallel order get this many times as many trials. A p99 needs a thousand trials, and a
+# trial in parallel order is short.
 PARALLEL_TIMES = 4
 # After this time (ms) all contenders of a trial give up.
 PATIENCE_MS = 5000.0
@@ -36,8 +35,8 @@ class RetrySettings(Section, frozen=True):
 class Contest(Struct, frozen=True):
     """The settings of one row.
 
-    `trials`: the number of trials with these settings. `spread_ms`: each contender starts U(0,
-    spread) after the start of the trial.
+    `trials`: how many trials have these settings. `spread_ms`: each contender starts U(0, spread)
+    after the start of the trial.
     """
 
     contenders: int
@@ -88,7 +87,7 @@ class SplitVotesPlan(Section, frozen=True, kw_only=True):
         """The rows of the section retries, in parallel order and in random order.
 
         All contenders start at once. In random order most rounds have no winner. In parallel order
-        few rounds have no winner, so this order gets more trials.
+        few rounds have no winner, so parallel order gets more trials.
         """
         orders = [order for order in self.orders if order != "sequential"] or self.orders
         count = max(RETRY_CONTENDERS, *self.contenders)
@@ -119,7 +118,8 @@ class Enrolment(Struct, frozen=True):
 
 
 class Trial(Struct, frozen=True):
-    """One trial of a contest, on its own resource. `number`: it grows with each trial, from 1."""
+    """One trial of a contest, on its own resource. `number`: 1 for the first trial. Each trial adds
+    one."""
 
     number: int
     start_ns: int

@@ -11,7 +11,7 @@ from bench.measure.statistics import Interval
 
 
 class Endings(Section, frozen=True, kw_only=True):
-    """The number of rounds for each ending."""
+    """How many rounds had each ending."""
 
     won: Annotated[Count, says("somebody was granted a lease")] = 0
     nobody: Annotated[
@@ -67,7 +67,9 @@ class ContestRow(Section, frozen=True, kw_only=True):
 
 
 class ContentionRow(ContestRow, frozen=True, kw_only=True):
-    """Trials with one attempt of each contender, and the rate at which no contender wins."""
+    """Trials in which each contender makes one attempt, and the share of rounds without a
+    winner.
+    """
 
     spread_s: Annotated[
         Amount, says("each contender starts at a random time within the spread", shown="table")
@@ -132,7 +134,7 @@ class RetryRow(ContestRow, frozen=True, kw_only=True):
     def all_lost(
         self,
     ) -> Annotated[str, says("trials in which no first attempt won, of all trials", shown="table")]:
-        """The number of trials in which no first attempt won, of all trials."""
+        """In how many of all trials no first attempt won."""
         return f"{self.first_attempts_lost}/{self.trials}"
 
 

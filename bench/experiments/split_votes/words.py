@@ -67,14 +67,16 @@ def _headline(result: SplitVotesResult) -> str:
 
 
 def _fullest(result: SplitVotesResult) -> list[ContentionRow]:
-    """Return, for each order, the row with the most contenders and the smallest spread."""
+    """Return one row for each order. It is the row with the most contenders and the smallest
+    spread."""
     most = max((row.contenders for row in result.contention), default=0)
     rows = [row for row in result.contention if row.contenders == most]
     return [row for row in rows if row.spread_s == rows[0].spread_s]
 
 
 def _keys(result: SplitVotesResult) -> Iterator[KeyFigure]:
-    """Yield, for each order, the rate of split votes at the largest K, and that by pure chance."""
+    """Yield two rates for each order, both at the largest K. The first is the measured rate of
+    split votes. The second is the rate by pure chance."""
     for row in _fullest(result):
         rate = row.nobody_won_rate
         ends = f"95 % sure: {percent(rate.low, 0)} to {percent(rate.high, 0)}"
@@ -83,7 +85,8 @@ def _keys(result: SplitVotesResult) -> Iterator[KeyFigure]:
 
 
 def figures(result: SplitVotesResult) -> list[Figure]:
-    """Return a picture of the rate of split votes, by contenders and order, and by pure chance."""
+    """Return a picture of how often votes split, by contenders and order. It also shows the rate by
+    pure chance."""
     rows = [row for row in result.contention if row.spread_s == result.contention[0].spread_s]
     if not rows:
         return []
@@ -155,8 +158,8 @@ def _lines(result: SplitVotesResult) -> Iterator[Sentence]:
 def _advice(rows: Sequence[RetryRow]) -> Iterator[Sentence]:
     """Yield advice on the best retry policy of each order, at the largest K.
 
-    Only policies with a grant in every trial are compared. The p90 of the best policy must be below
-    the p50 of every other policy. Otherwise there is no advice.
+    The comparison includes only policies with a grant in every trial. There is advice only if the
+    p90 of the best policy is below the p50 of every other policy.
     """
     most = max((row.contenders for row in rows), default=0)
     for order in dict.fromkeys(row.order for row in rows):
@@ -178,7 +181,7 @@ def _advice(rows: Sequence[RetryRow]) -> Iterator[Sentence]:
 
 
 def suite(result: SplitVotesResult) -> Suite:
-    """Return the calibration of each K and the whole verdict as JUnit cases."""
+    """Return JUnit cases for the calibration of each K and for the whole verdict."""
     cases = [
         Case(
             f"calibration K={row.contenders}",
