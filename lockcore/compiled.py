@@ -92,8 +92,8 @@ def reason_of(error: BaseException, lines: list[str]) -> str:
         return f"mypyc cannot be imported ({error}); install mypy and build again"
     if isinstance(error, FileNotFoundError):
         return (
-            f"there is no C compiler {error.filename}; install gcc or clang, or name one in CC, "
-            "and build again"
+            f"the C compiler {error.filename} was not found; install gcc or clang, or name a "
+            "compiler in CC, and build again"
         )
     why = str(error) or type(error).__name__
     if isinstance(error, SystemExit):

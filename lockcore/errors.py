@@ -71,7 +71,7 @@ class UnreachableError(AcquireError):
 class TooLateError(AcquireError):
     """A quorum granted the lock, but the validity ended before the caller had the lease."""
 
-    reason = "granted too late to be valid"
+    reason = "the grants arrived too late for a valid lease"
 
 
 class LeaseGoneError(LockcoreError):
@@ -154,7 +154,7 @@ class ForeignProcessError(LockcoreError):
     """
 
     def __str__(self) -> str:
-        return "this Redlock was connected in another process; call connect() again after fork"
+        return "another process connected this Redlock; call connect() again after fork"
 
 
 _BY_OUTCOME: dict[Outcome, type[AcquireError]] = {

@@ -53,45 +53,48 @@ LOOK_NS = NS_PER_S // 20
 # The bounds are the same as in every histogram of the bench: 10 µs … 100 s.
 BOUNDS = tuple(bound_ns / NS_PER_S for bound_ns in BOUNDS_NS)
 HISTOGRAMS = {
-    "redlock.acquire.duration": ("s", "from asking until acquire returned"),
-    "redlock.acquire.attempts": ("{attempt}", "rounds one acquire took"),
-    "redlock.release.duration": ("s", "time from sending a release until it returned"),
-    "redlock.extend.duration": ("s", "time from sending an extension until it returned"),
-    "redlock.hold.duration": ("s", "time from the grant until the release is sent"),
+    "redlock.acquire.duration": ("s", "time from the call of acquire until acquire returned"),
+    "redlock.acquire.attempts": ("{attempt}", "number of rounds in one acquire"),
+    "redlock.release.duration": ("s", "time from sending a release until the release returned"),
+    "redlock.extend.duration": ("s", "time from sending an extension until the extension returned"),
+    "redlock.hold.duration": ("s", "time from the grant until the holder sends its release"),
     "redlock.vote.margin": (
         "{vote}",
-        "granted votes − quorum at the end of the round; only observed attempts",
+        "granted votes minus the quorum at the end of the round, for observed attempts",
     ),
     "db.client.operation.duration": (
         "s",
-        "time of an instance's answer to a SET; if observed",
+        "time until an instance answered a SET, for observed attempts",
     ),
 }
 COUNTERS = {
     "redlock.acquire.outcomes": ("{acquire}", "acquires that returned"),
-    "redlock.acquire.slow": ("{acquire}", "leases that took longer than `slow_s` to get"),
+    "redlock.acquire.slow": ("{acquire}", "acquires that got a lease after more than `slow_s`"),
     "redlock.split_votes": ("{round}", "rounds that nobody could win"),
-    "redlock.leases.gone": ("{lease}", "leases found gone, or another's"),
+    "redlock.leases.gone": (
+        "{lease}",
+        "leases that had expired or had another owner at their release",
+    ),
     "redlock.votes": ("{vote}", "votes of observed attempts"),
-    "redlock.instance.commands": ("{command}", "commands sent to it"),
-    "redlock.instance.errors": ("{error}", "errors met there"),
-    "redlock.instance.reconnects": ("{connection}", "connections made anew"),
+    "redlock.instance.commands": ("{command}", "commands that this process sent to the instance"),
+    "redlock.instance.errors": ("{error}", "errors of the instance that this process met"),
+    "redlock.instance.reconnects": ("{connection}", "connections that had to be opened again"),
 }
 GAUGES = {
     "redlock.leases.held": ("{lease}", "leases that are valid and not released"),
     "redlock.leases.overdue": (
         "{lease}",
-        "leases that expired without a release, for up to an hour",
+        "leases that expired without a release; each lease counts for at most an hour",
     ),
     "redlock.callers.waiting": (
         "{caller}",
         "callers that wait for a lease",
     ),
-    "redlock.quorum.size": ("{instance}", "votes that win"),
+    "redlock.quorum.size": ("{instance}", "the number of votes that win a lock"),
     "redlock.instance.voting": ("{instance}", "1 while the instance votes, else 0"),
     "redlock.instance.abstaining": (
         "{instance}",
-        "1 while it must abstain: it may have forgotten locks",
+        "1 while the instance must not vote, because it may have forgotten locks, else 0",
     ),
 }
 

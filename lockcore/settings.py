@@ -200,9 +200,9 @@ class Settings:
             return int(min(DEFAULT_TIMEOUT_MS, ttl_ms / 4) * NS_PER_MS)
         if fixed > ttl_ms / 4:
             raise ValueError(
-                f"instance_timeout_ms {fixed:g} is above a quarter of the TTL ({ttl_ms} ms): one "
-                f"silent instance would use up the lease; use at most {ttl_ms / 4:g} or a longer "
-                "TTL"
+                f"instance_timeout_ms {fixed:g} is above a quarter of the TTL ({ttl_ms} ms), so "
+                f"one silent instance would use up the lease; use at most {ttl_ms / 4:g} or a "
+                "longer TTL"
             )
         return int(fixed * NS_PER_MS)
 
@@ -215,8 +215,9 @@ class Settings:
         check_whole("ttl_ms", ttl_ms, 1, A_DAY_MS)
         if ttl_ms > self.max_ttl_ms:
             raise ValueError(
-                f"ttl_ms {ttl_ms} is above the fleet's max_ttl_ms {self.max_ttl_ms}: restarted "
-                "instances abstain only for max_ttl_ms; raise it for every client of the fleet"
+                f"ttl_ms {ttl_ms} is above the fleet's max_ttl_ms {self.max_ttl_ms}, and "
+                "restarted instances abstain only for max_ttl_ms; raise max_ttl_ms for every "
+                "client of the fleet"
             )
         self._check_validity("ttl_ms", ttl_ms)
 
@@ -225,6 +226,6 @@ class Settings:
         if drift_ms >= ttl_ms:
             least = int(2 / (1 - self.drift_factor)) + 1
             raise ValueError(
-                f"{name} {ttl_ms} could never be valid: clocks may differ by {drift_ms:g} ms over "
-                f"it; use at least {least}"
+                f"a lease with {name} {ttl_ms} could never be valid, because clocks may drift "
+                f"apart by {drift_ms:g} ms in this time; use at least {least}"
             )

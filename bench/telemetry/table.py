@@ -55,39 +55,53 @@ CPU_STATES = ("sys", "user", "sys_children", "user_children")
 
 RECIPE = Attribute("redlock.recipe", "the lock under test", origin="`lockbench recipes`")
 FSYNC = Attribute("redlock.fsync", "when the instances sync their AOF", POLICIES)
-RUN_ID = Attribute("redlock.run.id", "which run; on the resource", origin="drawn once per run")
+RUN_ID = Attribute(
+    "redlock.run.id",
+    "the run; an attribute of the OpenTelemetry resource",
+    origin="drawn once per run",
+)
 ACQUIRED_AS = Attribute("redlock.outcome", "how an acquire ended", ACQUIRE_OUTCOMES)
 RELEASED_AS = Attribute("redlock.outcome", "how a release ended", RELEASE_OUTCOMES)
 EXTENDED_AS = Attribute("redlock.outcome", "how an extension ended", EXTEND_OUTCOMES)
 VOTE = Attribute(
-    "redlock.vote", "the vote of one instance; undecided: no vote came before the load ended", VOTES
+    "redlock.vote",
+    "the vote of one instance; `undecided` means that no vote arrived before the load ended",
+    VOTES,
 )
-VIOLATION = Attribute("redlock.violation.kind", "which rule of the oracle was broken", VIOLATIONS)
-FAULT = Attribute("redlock.fault.kind", "what was injected", origin="the scenario's [[faults]]")
+VIOLATION = Attribute(
+    "redlock.violation.kind", "the rule of the oracle that was broken", VIOLATIONS
+)
+FAULT = Attribute(
+    "redlock.fault.kind", "the kind of the injected fault", origin="the scenario's [[faults]]"
+)
 FAULT_TARGET = Attribute(
-    "redlock.fault.target", "into what", origin="instance:<index> or worker:<index>"
+    "redlock.fault.target",
+    "the instance or load process that the fault hits",
+    origin="instance:<index> or worker:<index>",
 )
 WORKER = Attribute("redlock.worker", "index of the load process", origin="0 … processes − 1")
-DROPPED_KIND = Attribute("redlock.telemetry.item", "what was dropped", DROPPED)
+DROPPED_KIND = Attribute("redlock.telemetry.item", "the kind of the dropped telemetry", DROPPED)
 CPU_STATE = Attribute("state", "the kinds of CPU time that INFO reports", CPU_STATES)
 ADDRESS = Attribute("server.address", "host of the instance", origin="the run's instances")
 PORT = Attribute("server.port", "port of the instance", origin="the run's instances")
-SYSTEM = Attribute("db.system.name", "what the instance is", ("redis",))
+SYSTEM = Attribute("db.system.name", "the kind of database", ("redis",))
 OPERATION = Attribute("db.operation.name", "the command that was timed", ("SET",))
-VOTE_ERROR = Attribute("error.type", "why there was no successful answer", ("errored", "silent"))
+VOTE_ERROR = Attribute(
+    "error.type", "why the instance gave no successful answer", ("errored", "silent")
+)
 ERROR = Attribute(
     "error.type",
-    "why there was no successful answer",
+    "why the instance gave no successful answer",
     origin="TIMEOUT, CLOSED, or the first word of an error reply",
 )
 FLEET = Attribute(
     "redlock.fleet",
-    "a group of instances, if a process locks on several groups",
+    "the group of instances, for a process that locks on several groups",
     origin="the application",
 )
 CLASS = Attribute(
     "redlock.resource.class",
-    "one of a few classes of resources",
+    "the class of the resource",
     origin="the application's mapping",
 )
 RUN_NAME = Attribute("redlock.run.name", "the name that the user gave to the run", origin="--name")
@@ -151,31 +165,45 @@ INSTRUMENTS: tuple[Instrument, ...] = (
     _histogram(
         "redlock.acquire.duration",
         "s",
-        "from the intended start until acquire returned",
+        "time from the intended start until acquire returned",
         ACQUIRED_AS,
     ),
     _histogram(
-        "redlock.release.duration", "s", "from sending a release until it returned", RELEASED_AS
+        "redlock.release.duration",
+        "s",
+        "time from sending a release until the release returned",
+        RELEASED_AS,
     ),
     _histogram(
-        "redlock.extend.duration", "s", "from sending an extension until it returned", EXTENDED_AS
+        "redlock.extend.duration",
+        "s",
+        "time from sending an extension until the extension returned",
+        EXTENDED_AS,
     ),
-    _histogram("redlock.hold.duration", "s", "from the grant until the release is sent"),
+    _histogram(
+        "redlock.hold.duration", "s", "time from the grant until the holder sends its release"
+    ),
     _histogram(
         "redlock.handoff.duration",
         "s",
-        "a holder's release sent → the next grant of the resource, while somebody waits",
+        "time from sending a release to the next grant of the same resource, while another "
+        "caller waits",
     ),
-    _histogram("redlock.lease.validity", "s", "how long a lease was still valid at its grant"),
-    _histogram("redlock.acquire.attempts", "{attempt}", "rounds one acquire took", ACQUIRED_AS),
+    _histogram("redlock.lease.validity", "s", "remaining validity of a lease when it was granted"),
+    _histogram(
+        "redlock.acquire.attempts", "{attempt}", "number of rounds in one acquire", ACQUIRED_AS
+    ),
     _counter("redlock.acquire.outcomes", "{acquire}", "acquires that returned", ACQUIRED_AS),
     _counter(
-        "redlock.votes", "{vote}", "votes of each acquire's last round, once it has closed", VOTE
+        "redlock.votes",
+        "{vote}",
+        "votes in the last round of each acquire, counted when the round has closed",
+        VOTE,
     ),
     _histogram(
         "redlock.vote.margin",
         "{vote}",
-        "granted votes − quorum of acquired leases, once the round has closed",
+        "granted votes of an acquired lease minus the quorum, measured when the round has closed",
     ),
     _counter(
         "redlock.split_votes", "{round}", "rounds that nobody could win (split-brain retries)"
@@ -183,38 +211,58 @@ INSTRUMENTS: tuple[Instrument, ...] = (
     _histogram(
         "redlock.split_vote.dead_time",
         "s",
-        "start of an acquire that met a split vote → start of the round that won",
+        "for an acquire with a split vote: time from its start to the start of the winning round",
     ),
     _gauge("redlock.leases.held", "{lease}", "callers holding a lease"),
     _gauge("redlock.callers.waiting", "{caller}", "callers that wait for a lease"),
     _counter(
         "redlock.handoff.turns",
         "{turn}",
-        "turns passed from one process to another (retry policy push)",
+        "turns that one process passed to another process (retry policy `push`)",
     ),
-    _counter("redlock.acquire.polls", "{attempt}", "repeated attempts and queries for the holder"),
-    _gauge("redlock.acquire.longest", "s", "the longest acquire so far, failed or not"),
+    _counter(
+        "redlock.acquire.polls",
+        "{attempt}",
+        "repeated attempts to acquire, and queries for the holder",
+    ),
+    _gauge(
+        "redlock.acquire.longest",
+        "s",
+        "duration of the longest acquire so far, with failed acquires included",
+    ),
     _gauge(
         "redlock.callers.fairness",
         "{index}",
-        "Jain's index of the callers' leases so far; 1 is even",
+        "fairness: Jain's index of the leases per caller so far; 1 means that all callers got "
+        "the same number",
     ),
     _counter(
         "redlock.leases.gone",
         "{lease}",
-        "leases that were gone, or another caller's, at their release",
+        "leases that had expired or belonged to another caller at their release",
     ),
     # safety
     _counter(
-        "redlock.safety.violations", "{violation}", "broken rules, if an oracle runs", VIOLATION
+        "redlock.safety.violations",
+        "{violation}",
+        "violations of the oracle's rules; absent if no oracle runs",
+        VIOLATION,
     ),
-    _counter("redlock.safety.judged_leases", "{lease}", "leases judged so far, if an oracle runs"),
+    _counter(
+        "redlock.safety.judged_leases",
+        "{lease}",
+        "leases that the oracle has judged so far; absent if no oracle runs",
+    ),
     _counter(
         "redlock.crash.lost_locks",
         "{lock}",
         "acknowledged locks that an instance forgot in a crash",
     ),
-    _histogram("redlock.crash.lost_window", "s", "age of lost acknowledged locks at a crash"),
+    _histogram(
+        "redlock.crash.lost_window",
+        "s",
+        "age of an acknowledged lock when a crash destroyed the lock",
+    ),
     _counter(
         "redlock.crash.double_grants", "{lease}", "leases that overlap another lease after a crash"
     ),
@@ -222,27 +270,34 @@ INSTRUMENTS: tuple[Instrument, ...] = (
     _gauge(
         "redlock.load.offered",
         "{acquire}/s",
-        "the rate of the schedule, divided among the exporters; open loop only",
+        "the requested rate of an open loop; each exporter reports its share",
     ),
     _gauge(
-        "redlock.load.achieved", "{acquire}/s", "leases acquired per second, in the last interval"
+        "redlock.load.achieved", "{acquire}/s", "leases acquired per second in the last interval"
     ),
-    _counter("redlock.load.time", "s", "time since the users of the run started, until they ended"),
+    _counter(
+        "redlock.load.time",
+        "s",
+        "how long the users of the run have worked; stops when the users stop",
+    ),
     _counter(
         "redlock.load.late_starts",
         "{acquire}",
-        "operations that the timer started late, a fault of the generator",
+        "operations that the load generator's timer started late",
     ),
     _counter(
         "redlock.load.queued_starts",
         "{acquire}",
-        "operations due while no caller was free, an effect of the load",
+        "operations that had to wait because no caller was free",
     ),
     _histogram(
-        "redlock.scheduler.lag", "s", "how late a load process wakes, probed every 10 ms", WORKER
+        "redlock.scheduler.lag",
+        "s",
+        "how late a load process wakes from a sleep; measured every 10 ms",
+        WORKER,
     ),
     _counter(
-        "redlock.client.cpu", "s", "CPU time of each load process since its users ran", WORKER
+        "redlock.client.cpu", "s", "CPU time of each load process since its users started", WORKER
     ),
     _gauge(
         "redlock.fault.active",
@@ -251,19 +306,29 @@ INSTRUMENTS: tuple[Instrument, ...] = (
         FAULT,
         FAULT_TARGET,
     ),
-    _gauge("redlock.run.active", "{run}", "1 while the users of the run work, 0 after they ended"),
-    _gauge("redlock.run.info", "{run}", "always 1; its attributes name the run", RUN_NAME, STARTED),
+    _gauge(
+        "redlock.run.active",
+        "{run}",
+        "1 while the users of the run work, 0 after the users have stopped",
+    ),
+    _gauge(
+        "redlock.run.info",
+        "{run}",
+        "always 1; the attributes of this metric name the run",
+        RUN_NAME,
+        STARTED,
+    ),
     _counter(
         "redlock.telemetry.dropped",
         "{item}",
-        "telemetry that was made but did not arrive",
+        "telemetry items that were created but did not arrive",
         DROPPED_KIND,
     ),
     # the instances
     _histogram(
         "db.client.operation.duration",
         "s",
-        "time until an instance answers a SET, for observed attempts",
+        "reply time of an instance to a SET, for observed attempts",
         SYSTEM,
         OPERATION,
         VOTE_ERROR,
@@ -277,7 +342,7 @@ INSTRUMENTS: tuple[Instrument, ...] = (
     _gauge(
         "redlock.instance.voting",
         "{instance}",
-        "1 while all load processes get the instance's votes, else 0",
+        "1 while the instance votes for every load process, else 0",
         *_INSTANCE,
     ),
     _gauge(
@@ -292,41 +357,69 @@ INSTRUMENTS: tuple[Instrument, ...] = (
         "commands that the load sent to the instance",
         *_INSTANCE,
     ),
-    _counter("redlock.instance.errors", "{error}", "errors the load met there", ERROR, *_INSTANCE),
-    _counter("redlock.instance.reconnects", "{connection}", "connections made anew", *_INSTANCE),
+    _counter(
+        "redlock.instance.errors",
+        "{error}",
+        "errors that the load met at the instance",
+        ERROR,
+        *_INSTANCE,
+    ),
+    _counter(
+        "redlock.instance.reconnects",
+        "{connection}",
+        "connections that had to be opened again",
+        *_INSTANCE,
+    ),
     _counter(
         "redis.restarts",
         "{restart}",
         "restarts of the instance since the run began (INFO shows a new run_id)",
         *_INSTANCE,
     ),
-    _counter("redis.cpu.time", "s", "INFO used_cpu_*", CPU_STATE, *_INSTANCE),
-    _counter("redis.keys.expired", "{key}", "INFO expired_keys: locks nobody released", *_INSTANCE),
     _counter(
-        "redis.aof.fsyncs", "{fsync}", "fsync calls, if the fault shim counts them", *_INSTANCE
+        "redis.cpu.time",
+        "s",
+        "CPU time of the instance (used_cpu_* of INFO)",
+        CPU_STATE,
+        *_INSTANCE,
+    ),
+    _counter(
+        "redis.keys.expired",
+        "{key}",
+        "locks that expired because nobody released them (expired_keys of INFO)",
+        *_INSTANCE,
+    ),
+    _counter(
+        "redis.aof.fsyncs",
+        "{fsync}",
+        "fsync calls of the instance; absent if the fault shim does not count them",
+        *_INSTANCE,
     ),
     _counter(
         "redis.aof.delayed_fsyncs",
         "{fsync}",
-        "INFO aof_delayed_fsync: writes stalled behind a sync",
+        "writes that had to wait for a running sync (aof_delayed_fsync of INFO)",
         *_INSTANCE,
     ),
-    _gauge("redis.aof.size", "By", "INFO aof_current_size", *_INSTANCE),
+    _gauge("redis.aof.size", "By", "size of the AOF (aof_current_size of INFO)", *_INSTANCE),
     _gauge(
-        "redis.aof.rewrite_in_progress", "{rewrite}", "INFO aof_rewrite_in_progress", *_INSTANCE
+        "redis.aof.rewrite_in_progress",
+        "{rewrite}",
+        "1 while the instance rewrites its AOF (aof_rewrite_in_progress of INFO)",
+        *_INSTANCE,
     ),
 )
 IN_APPLICATIONS: tuple[Instrument, ...] = (
     _counter(
         "redlock.acquire.slow",
         "{acquire}",
-        "leases that took longer than the application allows",
+        "acquires that got a lease later than the application allows",
         CLASS,
     ),
     _gauge(
         "redlock.leases.overdue",
         "{lease}",
-        "leases that ended without a release, for up to an hour",
+        "leases that expired without a release; each lease counts for at most an hour",
         CLASS,
     ),
     # Only lockcore.otel has these instruments. It has some of the others, too.

@@ -311,8 +311,8 @@ def extend_steps(engine: Engine, lease: Lease, ttl_ms: int, now_ns: int) -> Step
     valid_until_ns = now_ns + terms.usable_ns
     if valid_until_ns <= asked_until_ns(lease):
         raise ValueError(
-            f"extending {lease.resource!r} by {ttl_ms} ms would end it before its present end; "
-            "use a longer ttl_ms"
+            f"extending {lease.resource!r} by {ttl_ms} ms would end the lease before its present "
+            "end; use a longer ttl_ms"
         )
     round_.won.asked_until_ns = valid_until_ns
     now_ns = yield from _settled(round_)

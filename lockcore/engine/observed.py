@@ -28,8 +28,8 @@ from lockcore.unraised import is_its_own, show_unraised
 # traceback would keep alive every frame that it went through.
 _dropped: list[str] = []
 RAISED = (
-    "lockcore: an observer raised; its record of one operation is lost, and the lock continues "
-    "(printed once)"
+    "lockcore: an observer raised an exception; the record of one operation is lost, but the "
+    "lock continues (this message appears once)"
 )
 
 

@@ -36,7 +36,7 @@ LONGEST_STATISTICS: Final = 1 << 15  # bytes
 SAME_START_S = 1.0
 
 SWAPPED = "databases were swapped"
-MUST_EXPIRE = "locks that it may have forgotten must expire first"
+MUST_EXPIRE = "locks that the instance may have forgotten must expire first"
 
 
 class State(Enum):
@@ -62,16 +62,17 @@ class IdentityKind(Enum):
 
 
 NO_IDENTITY = (
-    "neither run_id nor master_replid nor process_id with uptime_in_seconds, so a restart would "
-    "stay unnoticed"
+    "the server reports neither run_id nor master_replid nor process_id with uptime_in_seconds, "
+    "so lockcore could not notice a restart"
 )
 MEANINGS = {
     IdentityKind.RUN_ID: "every restart is noticed",
-    IdentityKind.REPLICATION_ID: "no run_id: a new master_replid shows a restart; "
-    "the first replica changes it, too, and the instance then has no vote for max_ttl",
-    IdentityKind.PROCESS: "neither run_id nor master_replid: another process_id or "
-    "start time shows a restart, except a restart within a second with the same number; a server "
-    "given twice stays unnoticed",
+    IdentityKind.REPLICATION_ID: "the server reports no run_id, so a new master_replid counts as a "
+    "restart; a first replica also changes master_replid, and the instance then has no vote for "
+    "max_ttl",
+    IdentityKind.PROCESS: "the server reports neither run_id nor master_replid, so a new "
+    "process_id or start time counts as a restart; lockcore cannot notice a restart within a "
+    "second with the same process_id, or a server that is given twice",
 }
 
 

@@ -98,7 +98,7 @@ class Framing:
                     self._read = at - start
                     return NOT_WHOLE
                 if stop <= len(data) and data[stop - 2 : stop] != b"\r\n":
-                    raise self._nonsense("a text is longer than its length says")
+                    raise self._nonsense("a text is longer than its header says")
             elif kind in _LISTS:
                 if kind != b"*" or content != b"-1":
                     within = self._length(content)

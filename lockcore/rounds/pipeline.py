@@ -218,15 +218,24 @@ class Pipeline(InstancePipe):
     def over_size(self) -> str:
         """The reason if it lags by unanswered commands or untaken bytes, or "" if it does not."""
         if self.awaited > self._cap.operations:
-            return f"{self.awaited:,} unanswered commands, more than {self._cap.operations:,}"
+            return (
+                f"{self.awaited:,} commands wait for a reply, more than the limit of "
+                f"{self._cap.operations:,}"
+            )
         if self.backlog > self._cap.bytes:
-            return f"{self.backlog:,} bytes not taken, more than {self._cap.bytes:,}"
+            return (
+                f"{self.backlog:,} bytes wait to be sent, more than the limit of "
+                f"{self._cap.bytes:,}"
+            )
         return ""
 
     def over_age(self, now_ns: int) -> str:
         """The reason if it lags by the age of its oldest command, or "" if it does not."""
         if self.pending and self.pending[0].started_ns < now_ns - self.lag_ns:
-            return f"{self.awaited:,} commands unanswered for {self.lag_ns / NS_PER_MS:g} ms"
+            return (
+                f"the oldest of {self.awaited:,} unanswered commands has waited over "
+                f"{self.lag_ns / NS_PER_MS:g} ms"
+            )
         return ""
 
     def is_silent(self, now_ns: int, limit_ns: int) -> bool:

@@ -150,5 +150,5 @@ def test_every_command_with_target_asks_the_instances_of_the_environment(
         done = lockbench(command, *WORDS[command])
         assert done.returncode == 3, done.stderr
         assert f"127.0.0.1:{instances[0].port.number}" in done.stdout + done.stderr
-        assert "it asks for a password" in " ".join((done.stdout + done.stderr).split())
+        assert "the server asks for a password" in " ".join((done.stdout + done.stderr).split())
         assert f"lockbench: 1 target of {variable}\n" in done.stderr

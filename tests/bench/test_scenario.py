@@ -161,8 +161,7 @@ REFUSALS = [
     ),
     (
         "targets = ['redis://a:99999']",
-        "'redis://a:99999' is not a usable instance URL: an instance listens on a port "
-        "from 1 to 65535",
+        "'redis://a:99999' is not a usable instance URL: the port must be a number from 1 to 65535",
     ),
     ("targets = ['redis://a', 'redis://a']", "an instance is named twice"),
     ("thresholds = ['p99']", "'p99' is not a threshold (write it like acquire.p99 < 10ms"),

@@ -139,7 +139,7 @@ def test_silent_instances_are_named_and_do_not_hold_up_the_rest(
         assert time.monotonic() - start < 4 * 2 * 0.3
         assert counts == (1, None, None, None, None)
         assert delta(before[0], after[0]).warning is None
-        assert "heard in time" in str(delta(before[1], after[1]).warning)
+        assert "sent nothing in time" in str(delta(before[1], after[1]).warning)
         addresses = [f"{HOST}:{instance.port}" for instance in fleet.instances]
         assert addresses[0] not in str(failed.value)
         assert all(address in str(failed.value) for address in addresses[1:])
@@ -166,7 +166,7 @@ def test_an_acl_that_forbids_questions_leaves_warnings_not_errors() -> None:
         ]
         (snapshot,) = info_snapshot(urls)
         assert snapshot.values is None
-        assert "it may not run 'info'" in str(snapshot.missing)
+        assert "does not allow the command 'info'" in str(snapshot.missing)
         assert leaked_keys(urls, ["lock1"]) == (0,)
         assert leaked_keys(urls, ["other"]) == (None,)
 
@@ -174,13 +174,13 @@ def test_an_acl_that_forbids_questions_leaves_warnings_not_errors() -> None:
 @pytest.mark.parametrize(
     "rule, says",
     [
-        ("~lock:* &*", r"keys that begin with lockbench:\); allow them, ~lockbench:\*"),
-        ("%R~* &*", r"keys that begin with lockbench:\); allow them, ~lockbench:\*"),
+        ("~lock:* &*", r"keys that begin with lockbench:; add ~lockbench:\*"),
+        ("%R~* &*", r"keys that begin with lockbench:; add ~lockbench:\*"),
         (
             "~lockbench:* resetchannels",
-            r"channels that begin with lockbench:\); allow them, &lockbench:\*",
+            r"channels that begin with lockbench:; add &lockbench:\*",
         ),
-        ("~lockbench:* &lockbench:*handoff:* -publish", r"may not run 'publish'"),
+        ("~lockbench:* &lockbench:*handoff:* -publish", r"does not allow the command 'publish'"),
     ],
 )
 def test_names_that_a_user_may_not_touch_are_refused_before_any_load(
@@ -203,7 +203,7 @@ def test_names_that_a_user_may_not_touch_are_refused_before_any_load(
 
 
 def test_a_user_without_a_password_is_told_apart_from_a_wrong_one(fleet: Fleet) -> None:
-    with pytest.raises(EnvironmentNotReadyError, match="its URL has a user but no password"):
+    with pytest.raises(EnvironmentNotReadyError, match="the URL has a user but no password"):
         inspect([fleet.urls[0].replace("//", "//bob@")])
 
 
@@ -212,7 +212,8 @@ def test_wrong_or_missing_passwords_are_said_without_showing_them(user: str) -> 
     with start_fleet(1, "none", config=["--requirepass", "right"]) as fleet:
         url = fleet.urls[0].replace("//", f"//{user}@") if user else fleet.urls[0]
         with pytest.raises(
-            EnvironmentNotReadyError, match="wrong user name or password|it asks for a password"
+            EnvironmentNotReadyError,
+            match="the user name or the password is wrong|the server asks for a password",
         ) as failed:
             inspect([url])
         assert SECRET not in str(failed.value)
@@ -222,7 +223,7 @@ def test_wrong_or_missing_passwords_are_said_without_showing_them(user: str) -> 
 def test_a_database_that_is_not_there_is_said(fleet: Fleet) -> None:
     with pytest.raises(
         EnvironmentNotReadyError,
-        match=r"\(it has no database with that number; name a database it has\)",
+        match=r"\(the server has no database with the number in the URL; name a database",
     ):
         inspect([fleet.urls[0] + "/99"])
 
@@ -242,12 +243,13 @@ def test_tls_works_and_its_failures_are_said(
         for url, why in (
             (
                 f"rediss://:{SECRET}@{HOST}:{secure.number}",
-                "handshake failed: its certificate comes from an unknown CA .*ssl_ca_certs=FILE",
+                "handshake failed: the server's certificate comes from an unknown CA "
+                ".*ssl_ca_certs=FILE",
             ),
-            (f"redis://:{SECRET}@{HOST}:{secure.number}", "it speaks TLS; use rediss://"),
+            (f"redis://:{SECRET}@{HOST}:{secure.number}", "the server speaks TLS; use rediss://"),
             (
                 f"rediss://:{SECRET}@{HOST}:{fleet.instances[0].port}",
-                "it speaks plain Redis without TLS; use redis://",
+                "the server speaks plain Redis without TLS; use redis://",
             ),
         ):
             with pytest.raises(EnvironmentNotReadyError, match=why) as failed:
@@ -282,7 +284,8 @@ def test_a_server_of_another_kind_is_said_to_be_one() -> None:
         thread.start()
         with pytest.raises(
             EnvironmentNotReadyError,
-            match="it speaks HTTP instead of the Redis protocol; mend its port",
+            match="the server speaks HTTP instead of the Redis protocol; correct the port in the "
+            "URL",
         ):
             inspect([f"redis://127.0.0.1:{listener.getsockname()[1]}"])
         listener.shutdown(socket.SHUT_RDWR)

@@ -114,7 +114,7 @@ def test_a_ttl_that_could_never_be_valid_is_refused_and_the_least_one_named(
     settings.check_ttl(least)
     for ttl_ms in range(1, least):
         with pytest.raises(
-            ValueError, match=f"ttl_ms {ttl_ms} could never be valid: .* use at least {least}$"
+            ValueError, match=f"ttl_ms {ttl_ms} could never be valid, .* use at least {least}$"
         ):
             settings.check_ttl(ttl_ms)
     with pytest.raises(ValueError, match="max_ttl_ms 2 could never be valid"):

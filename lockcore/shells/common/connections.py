@@ -149,7 +149,10 @@ class Connections:
                 engine.members.attach(index, result.hello, result.dialect, wire.transmit, now_ns)
                 return None
             result.sock.close()
-            same = f"it is the same server as {self.targets[twin].address}; a server may vote once"
+            same = (
+                f"this is the same server as {self.targets[twin].address}; each server may vote "
+                "only once"
+            )
             result = InstanceRefusedError(self.targets[index].address, same)
         refused = isinstance(result, InstanceRefusedError)
         engine.members.detach(index, result.detail or result.reason, now_ns, refused=refused)

@@ -250,7 +250,7 @@ class LoopDriver(Connections):
             if pipe.pending:
                 self.readable(index)
         for index in self.engine.members.silent(now_ns):
-            self.broken(index, TimeoutError("it did not answer a request in time"))
+            self.broken(index, TimeoutError("the instance did not answer a request in time"))
         try:
             self.engine.tick(now_ns)
             self.connect_due(now_ns)

@@ -56,25 +56,27 @@ class Failure:
 
 
 SENTINEL = (
-    "it is a Sentinel; give the addresses of the instances themselves, Sentinels usually listen on "
-    "26379"
+    "the server is a Sentinel; give the addresses of the instances themselves (port 26379 "
+    "usually means a Sentinel)"
 )
 _INDEPENDENT = "connect to independent, writable instances"
-REPLICA = f"it is a replica; {_INDEPENDENT}"
+REPLICA = f"the server is a replica; {_INDEPENDENT}"
 CLUSTER = Failure(
-    "it is a cluster node", "Redlock needs independent instances", InstanceRefusedError
+    "the server is a cluster node", "Redlock needs independent instances", InstanceRefusedError
 )
 _PROXY = (
-    "this looks like a proxy, or the command is renamed there; give the address of the server "
-    "itself"
+    "the address may belong to a proxy, or the server has renamed the command; give the address "
+    "of the server itself"
 )
 _LOG = "read the log of the server"
 _CREDENTIALS = "write redis://user:password@host:port"
-_NAME = "mend the host's name"
-_ROUTE = "correct the address, or repair the network in between"
-_OTHER_NAME = "use a name or address from the certificate, or ?ssl_check_hostname=false"
-_RIGHT = "allow the user to write to it, or to its folder"
-_PORT = "mend its port"
+_NAME = "correct the host name"
+_ROUTE = "correct the address, or repair the network between this machine and the server"
+_OTHER_NAME = (
+    "connect to a name or address that the certificate contains, or set ?ssl_check_hostname=false"
+)
+_RIGHT = "allow this user to write to the socket and to search its folder"
+_PORT = "correct the port in the URL"
 _UNKNOWN = r"reply .*(?:unknown (?:sub)?|unsupported )command\W*"
 _TLS = "the TLS handshake failed: "
 
@@ -83,183 +85,218 @@ _TLS = "the TLS handshake failed: "
 # the key prefix. `{line}` is the first line that the peer sent.
 FAILURES: dict[str, Failure] = {
     r"reply (?:\w+ )?DENIED": Failure(
-        "it is in protected mode and accepts only connections from its own host",
-        "set a password there (requirepass), or turn protected-mode off, and bind it to this "
-        "network",
+        "the server is in protected mode and accepts only connections from its own host",
+        "set a password on the server (requirepass), or turn protected-mode off and bind the "
+        "server to this network",
     ),
     "reply .*(?:NOAUTH|authentication required)": Failure(
-        "it asks for a password", _CREDENTIALS, InstanceRefusedError
+        "the server asks for a password", _CREDENTIALS, InstanceRefusedError
     ),
     "reply .*(?:without any password configured|no password is set)": Failure(
-        "its URL has a password, and the server has none",
+        "the URL has a password, but the server has none",
         "remove the password from the URL",
         InstanceRefusedError,
     ),
     r"reply \w*NoPermissionError .*run the '([\w|]+)' command": Failure(
-        "this user's ACL is too narrow (it may not run '{0}')",
-        "the README lists the minimum",
+        "the ACL of this user does not allow the command '{0}'",
+        "the README lists the least rights that lockcore needs",
         InstanceRefusedError,
     ),
     r"reply \w*NoPermissionError .*channel": Failure(
-        "this user's ACL is too narrow (it may not touch channels{begin})",
-        "allow them, &{prefix}*",
+        "the ACL of this user does not allow channels{begin}",
+        "add &{prefix}* to the ACL",
         InstanceRefusedError,
     ),
     r"reply \w*NoPermissionError": Failure(
-        "this user's ACL is too narrow (it may not touch keys{begin})",
-        "allow them, ~{prefix}*",
+        "the ACL of this user does not allow keys{begin}",
+        "add ~{prefix}* to the ACL",
         InstanceRefusedError,
     ),
     "reply LoneAuthenticationError": Failure(
-        "its URL has a user but no password, and the server refuses that",
+        "the URL has a user but no password, and the server refuses this login",
         _CREDENTIALS,
         InstanceRefusedError,
     ),
     "reply AuthenticationError": Failure(
-        "wrong user name or password",
-        "correct them in the URL of this instance",
+        "the user name or the password is wrong",
+        "correct the user name and the password in the URL of this instance",
         InstanceRefusedError,
     ),
     # A server quotes the arguments of an unknown command, and these may be the arguments of AUTH.
     rf"{_UNKNOWN}AUTH\b": Failure(
-        "it does not know the command AUTH",
-        "remove user name and password from its URL, or give the address of the server itself",
+        "the server does not know the command AUTH",
+        "remove the user name and the password from the URL, or give the address of the server "
+        "itself",
     ),
     rf"{_UNKNOWN}INFO\b": Failure(
-        "it does not know the command INFO, so servers cannot be told apart",
+        "the server does not know the command INFO, so lockcore cannot tell servers apart",
         _PROXY,
         InstanceRefusedError,
     ),
     rf"{_UNKNOWN}(SELECT|HELLO|CLIENT|SET|EVAL|EVALSHA|SCRIPT|DELEX|DELIFEQ|PING)\b": Failure(
-        "it does not know the command {0}", _PROXY
+        "the server does not know the command {0}", _PROXY
     ),
-    _UNKNOWN: Failure("it does not know a command of the handshake", _PROXY),
+    _UNKNOWN: Failure("the server does not know a command of the handshake", _PROXY),
     "reply .*(?:db index|invalid db)": Failure(
-        "it has no database with that number", "name a database it has", InstanceRefusedError
+        "the server has no database with the number in the URL",
+        "name a database that the server has",
+        InstanceRefusedError,
     ),
     "reply .*not allowed in cluster mode": CLUSTER,
     r"reply (?:\w*BusyLoadingError|\w+ loading )": Failure(
-        "it is still loading its data", "wait until it is ready"
+        "the server is still loading its data", "wait until the server is ready"
     ),
     r"reply \w+ busy ": Failure(
-        "a script is running there and keeps it busy",
-        "wait until it ends, or stop it with SCRIPT KILL",
+        "a script keeps the server busy",
+        "wait until the script ends, or stop the script with SCRIPT KILL",
     ),
     "reply .*max number of clients": Failure(
-        "it has reached its maximum number of clients",
-        "raise its maxclients, or close some clients",
+        "the server has reached its maximum number of clients",
+        "raise maxclients on the server, or close some clients",
     ),
-    r"reply \w*MasterDownError": Failure("it is a replica whose primary is down", _INDEPENDENT),
+    r"reply \w*MasterDownError": Failure(
+        "the server is a replica whose primary is down", _INDEPENDENT
+    ),
     # The numbers behind `certificate` are those of OpenSSL's X509_V_ERR_….
     "certificate 9 ": Failure(
-        f"{_TLS}its certificate is not valid yet",
+        f"{_TLS}the server's certificate is not valid yet",
         "correct the clock of this machine, or the certificate",
         InstanceRefusedError,
     ),
     "certificate 10 ": Failure(
-        f"{_TLS}its certificate has expired", "renew it on the server", InstanceRefusedError
+        f"{_TLS}the server's certificate has expired",
+        "renew the certificate on the server",
+        InstanceRefusedError,
     ),
     "certificate 62 ": Failure(
-        f"{_TLS}its certificate is for another host name", _OTHER_NAME, InstanceRefusedError
+        f"{_TLS}the server's certificate is for another host name",
+        _OTHER_NAME,
+        InstanceRefusedError,
     ),
     "certificate 64 ": Failure(
-        f"{_TLS}its certificate is for another address", _OTHER_NAME, InstanceRefusedError
+        f"{_TLS}the server's certificate is for another address", _OTHER_NAME, InstanceRefusedError
     ),
     "certificate (?:2|18|19|20|21) (.*)": Failure(
-        f"{_TLS}its certificate comes from an unknown CA ({{0}})",
-        "give the file of that CA with ?ssl_ca_certs=FILE",
+        f"{_TLS}the server's certificate comes from an unknown CA ({{0}})",
+        "give the CA's certificate with ?ssl_ca_certs=FILE",
         InstanceRefusedError,
     ),
     # Errors of OpenSSL's strict mode, which Python uses from 3.13 on.
     "certificate (?:8[0-9]|9[0-4]) (.*)": Failure(
-        f"{_TLS}its certificate, or that of its CA, breaks RFC 5280 ({{0}})",
-        "create a new certificate; Python requires this from 3.13 on",
+        f"{_TLS}the server's certificate, or the certificate of its CA, breaks RFC 5280 ({{0}})",
+        "create a certificate that follows RFC 5280; Python 3.13 and later require this",
         InstanceRefusedError,
     ),
     "certificate": Failure(
-        f"{_TLS}its certificate cannot be verified", "mend it", InstanceRefusedError
+        f"{_TLS}the server's certificate cannot be verified",
+        "correct the certificate",
+        InstanceRefusedError,
     ),
-    "plain": Failure("it speaks plain Redis without TLS", "use redis:// instead of rediss://"),
+    "plain": Failure(
+        "the server speaks plain Redis without TLS", "use redis:// instead of rediss://"
+    ),
     "alert .*UNKNOWN_CA": Failure(
         "the server does not trust our certificate",
-        "give one from a CA that it trusts with ?ssl_certfile=FILE and ?ssl_keyfile=FILE",
+        "give a certificate from a CA that the server trusts with ?ssl_certfile=FILE and "
+        "?ssl_keyfile=FILE",
         InstanceRefusedError,
     ),
     "alert .*(?:CERTIFICATE_REQUIRED|ALERT_BAD_CERTIFICATE|ALERT_HANDSHAKE_FAILURE"
     "|PEER_DID_NOT_RETURN)": Failure(
         "the server requires a client certificate",
-        "give one with ?ssl_certfile=FILE and ?ssl_keyfile=FILE",
+        "give a client certificate with ?ssl_certfile=FILE and ?ssl_keyfile=FILE",
         InstanceRefusedError,
     ),
     "alert .*(?:PROTOCOL_VERSION|UNSUPPORTED_VERSION|UNSUPPORTED_PROTOCOL|NO_SHARED_CIPHER"
     "|NO_PROTOCOLS)": Failure(
-        "server and client have no version of TLS or no cipher in common",
+        "the server and the client share no TLS version or no cipher",
         "change ?ssl_min_version and ?ssl_ciphers, or the settings of the server",
         InstanceRefusedError,
     ),
     "handshake (.*)": Failure(f"{_TLS}{{0}}", _LOG),
-    "name UnicodeError": Failure("the name of its host is not a valid host name", _NAME),
+    "name UnicodeError": Failure("the host name in the URL is not valid", _NAME),
     f"name {socket.EAI_AGAIN} ": Failure(
-        "the resolver does not answer a query for the name of its host",
-        "correct the host's name, or repair DNS",
+        "DNS does not answer the query for the host name in the URL",
+        "correct the host name, or repair DNS",
     ),
     "name .*%": Failure(
-        "this machine has no interface of that zone, or the address takes no zone",
-        "only fe80:: addresses have a zone, which names an interface here: [fe80::1%eth0]",
+        "this machine has no interface with the name of the zone, or the address must not have "
+        "a zone",
+        "a zone is the name of an interface of this machine, and only fe80:: addresses have a "
+        "zone, as in [fe80::1%eth0]",
     ),
-    "name": Failure("the name of its host is not known", _NAME),
-    "network ECONNREFUSED": Failure("connection refused", "start it, or correct its port"),
-    "network EHOSTUNREACH": Failure("there is no route to its host", _ROUTE),
-    "network ENETUNREACH": Failure("there is no route to its network", _ROUTE),
+    "name": Failure("DNS does not know the host name in the URL", _NAME),
+    "network ECONNREFUSED": Failure(
+        "connection refused", "start the server, or correct the port in the URL"
+    ),
+    "network EHOSTUNREACH": Failure("this machine has no route to the host of the server", _ROUTE),
+    "network ENETUNREACH": Failure(
+        "this machine has no route to the network of the server", _ROUTE
+    ),
     "network EADDRNOTAVAIL": Failure(
-        "this machine has no address or no port left for it",
+        "this machine has no free local port, or no local address for this connection",
         "correct the address, or close sockets",
     ),
-    "network EACCES": Failure("this machine's firewall forbids the connection", "allow it"),
+    "network EACCES": Failure(
+        "this machine's firewall forbids the connection", "allow the connection"
+    ),
     "network EINVAL": Failure(
         "the address cannot be used on this machine",
-        "an fe80:: address needs its interface, [fe80::1%eth0]",
+        "add the interface to an fe80:: address, as in [fe80::1%eth0]",
     ),
     "network ETIMEDOUT": Failure(
-        "nobody answers at its address",
-        "start it, correct the address, or open the firewall in between",
+        "no server answers at this address",
+        "start the server, correct the address, or open the firewall between this machine and "
+        "the server",
     ),
-    "path ENOENT": Failure("there is no such socket", "start the server, or correct the path"),
-    "path ENOTDIR": Failure("there is no such socket", "mend the path"),
+    "path ENOENT": Failure(
+        "no socket exists at this path", "start the server, or correct the path"
+    ),
+    "path ENOTDIR": Failure("no socket exists at this path", "correct the path"),
     "path ECONNREFUSED": Failure(
-        "nobody listens on this socket",
-        "start the server; the path is a left-over file, or not a socket",
+        "no server listens on this socket",
+        "start the server; the file at this path is left over, or is not a socket",
     ),
-    "path (?:EACCES|EPERM)": Failure("this user may not use the socket", _RIGHT),
-    "path EAGAIN": Failure("its queue of connections is full", "is it stopped or overloaded?"),
-    "path (?:ENOTSOCK|EPROTOTYPE)": Failure("this path is not a server's socket", "mend the path"),
+    "path (?:EACCES|EPERM)": Failure("this user has no permission to use the socket", _RIGHT),
+    "path EAGAIN": Failure(
+        "the server's queue of new connections is full",
+        "check whether the server is stopped or overloaded",
+    ),
+    "path (?:ENOTSOCK|EPROTOTYPE)": Failure(
+        "the path does not lead to the socket of a server", "correct the path"
+    ),
     "(?:path|network) E[MN]FILE": Failure(
         "this process has no free file descriptor", "raise the limit (ulimit -n)"
     ),
     "silence BEGUN": Failure(
-        "it began to answer but did not finish in time", "is it busy? Then try later"
+        "the server began to answer but did not finish in time", "if the server is busy, try later"
     ),
     "silence REDIS": Failure(
-        "it answers PING, but not the next command", "is it busy? Then try later"
+        "the server answers PING, but not the next command", "if the server is busy, try later"
     ),
-    "silence$": Failure("nothing was heard in time", "is it up, and is no firewall between?"),
-    "speech TLS": Failure("it speaks TLS", "use rediss:// instead of redis://"),
-    "speech (HTTP|SSH)": Failure("it speaks {0} instead of the Redis protocol", _PORT),
-    "speech OTHER": Failure("it does not speak the Redis protocol: it sent {line}", _PORT),
+    "silence$": Failure(
+        "the server sent nothing in time",
+        "check that the server runs and that no firewall blocks the connection",
+    ),
+    "speech TLS": Failure("the server speaks TLS", "use rediss:// instead of redis://"),
+    "speech (HTTP|SSH)": Failure("the server speaks {0} instead of the Redis protocol", _PORT),
+    "speech OTHER": Failure("the server does not speak the Redis protocol, but sent {line}", _PORT),
     "speech HANGS_UP": Failure(
-        "it accepts connections and closes them without an answer",
-        "perhaps nothing runs behind this port (a proxy, a port forward): start what is behind it",
+        "the server accepts connections and closes them without an answer",
+        "if the port belongs to a proxy or a port forward, start the server behind it",
     ),
     "speech SILENT": Failure(
-        "it accepts connections but sends nothing",
-        "is the server stopped or overloaded, or has a proxy in front lost it?",
+        "the server accepts connections but sends nothing",
+        "check whether the server is stopped or overloaded, or whether a proxy has lost the server",
     ),
-    "end REDIS": Failure("it answers PING, but closes the connection at the next command", _PROXY),
+    "end REDIS": Failure(
+        "the server answers PING, but closes the connection at the next command", _PROXY
+    ),
     "end": Failure(
-        "it closed the connection during the handshake",
-        "is it running, and is there a server behind this port?",
+        "the server closed the connection during the handshake",
+        "check that a Redis server runs behind this port",
     ),
-    "nonsense": Failure("it answers the handshake, but not like Redis", _PROXY),
+    "nonsense": Failure("the server answers the handshake, but not like Redis", _PROXY),
 }
 
 
@@ -273,7 +310,7 @@ def failure_of(
     failure = _of_files(target) or _known(target, error, heard, peer)
     if failure is None:
         replies = [one for one in _chain(error) if _is_reply(one)]
-        text = _quoted(target, replies[0], "it answered") if replies else ""
+        text = _quoted(target, replies[0], "the server answered") if replies else ""
         return Failure(text or _quoted(target, error, "the connection failed"), _LOG)
     is_late = any(isinstance(one, RedisTimeoutError | TimeoutError) for one in _chain(error))
     if is_late and failure.kind is InstanceClosedError:
@@ -398,16 +435,18 @@ def _of_files(target: InstanceTarget) -> Failure | None:
             if path := options.get(option):
                 os.close(os.open(path, os.O_RDONLY))
         except OSError as error:
-            cause = f"the file of its option {option} cannot be read: {path} ({error.strerror})"
-            return Failure(cause, f"mend the path in {option}", InstanceRefusedError)
+            cause = (
+                f"the file in the URL's option {option} cannot be read: {path} ({error.strerror})"
+            )
+            return Failure(cause, f"correct the path in {option}", InstanceRefusedError)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     for option, argument in (("ssl_ca_certs", "cafile"), ("ssl_ca_data", "cadata")):
         try:
             if text := options.get(option):
                 context.load_verify_locations(**{argument: text})
         except (OSError, ValueError):
-            cause = f"its option {option} contains no certificate"
-            return Failure(cause, "give it certificates in PEM", InstanceRefusedError)
+            cause = f"the URL's option {option} contains no certificate"
+            return Failure(cause, "give certificates in the format PEM", InstanceRefusedError)
     try:
         if certificate := options.get("ssl_certfile"):
             context.load_cert_chain(
@@ -415,8 +454,9 @@ def _of_files(target: InstanceTarget) -> Failure | None:
             )
     except (OSError, ValueError):
         return Failure(
-            "its options ssl_certfile, ssl_keyfile and ssl_password do not fit together",
-            "give a certificate, its key, and the key's password, in PEM",
+            "the URL's options ssl_certfile, ssl_keyfile and ssl_password do not fit together",
+            "give a certificate, its key and the key's password; certificate and key are in the "
+            "format PEM",
             InstanceRefusedError,
         )
     return None
@@ -426,7 +466,7 @@ def _line(target: InstanceTarget, heard: bytes) -> str:
     """The first line of the peer's bytes, as printable text, unless they contain a secret."""
     text = heard.decode("utf-8", "replace")
     if target.mask(text) != text:
-        return "a text that is not shown, because it contains a secret"
+        return "a text with a secret, which is not shown"
     line = text.partition("\n")[0].strip()[:40]
     return repr(line.encode("ascii", "replace").decode()) if line else "an empty line"
 

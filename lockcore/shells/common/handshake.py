@@ -296,7 +296,7 @@ def _check_scripts(target: InstanceTarget, connection: HandshakeConnection, key:
     if not all(_works(connection, command, script, "1", key, b"x") for command, script in forms):
         raise InstanceRefusedError(
             target.address,
-            "neither a native compare-and-delete (DELEX, DELIFEQ) nor EVAL can be used here",
+            "this user can run neither a native compare-and-delete (DELEX, DELIFEQ) nor EVAL",
         )
 
 

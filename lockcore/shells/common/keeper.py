@@ -98,7 +98,11 @@ class KeepAlive:
         except BaseException as error:
             if not is_its_own(error):
                 raise
-            show_unraised(error, f"lockcore: on_gone of the lease on {denied.resource!r} raised")
+            show_unraised(
+                error,
+                "lockcore: the function on_gone raised an exception for the lease on "
+                f"{denied.resource!r}",
+            )
         finally:
             self.tell_gone(self.lease)
 

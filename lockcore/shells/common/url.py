@@ -27,7 +27,7 @@ _PLACE = re.compile(
 )
 _BARE_6 = re.compile(r"[0-9a-fA-F]*:[0-9a-fA-F]*:[0-9a-fA-F:.]*(%[\w.%-]+)?(:\d+)?")
 _IN_BRACKETS = "an IPv6 address needs brackets, as in redis://[::1]:6379"
-_ENCODE = "percent-encode the special characters of its user name and password"
+_ENCODE = "percent-encode the special characters of the user name and the password"
 _CURE = "use redis://host:port (TLS: rediss) or unix://path"
 
 
@@ -156,9 +156,9 @@ IGNORED = (
 
 # Options that other clients know, and what to do instead.
 REFUSED: Mapping[str, str] = {
-    "ssl|tls": "write rediss:// with TLS, redis:// without",
-    "ssl_.*ocsp.*": "lockcore does not check OCSP, and no other part does; leave the option out",
-    "host|port|path|unix_socket_path": "write it in front of the question mark: redis://host:port",
+    "ssl|tls": "write rediss:// for TLS, or redis:// for no TLS",
+    "ssl_.*ocsp.*": "lockcore cannot check OCSP; leave the option out",
+    "host|port|path|unix_socket_path": "write this value before the question mark, as in redis://host:port",
     ".*sentinel.*|(master|service)_name": "Redlock needs the instances themselves, not a Sentinel",
 }
 
@@ -185,7 +185,7 @@ def address_of(url: object) -> Address:
     try:
         if not isinstance(url, str) or not mark:
             raise ValueError(_CURE)
-        _require(r"\S*", scheme, "there is a space or a line break before its ://; remove it")
+        _require(r"\S*", scheme, "remove the space or line break before the ://")
         _require(
             "(?i)(?!.*(sentinel|cluster)).*",
             scheme,
@@ -205,7 +205,8 @@ def address_of(url: object) -> Address:
         options, ignored = _read_options(query, transport)
         if "db" in where and options.get("db", where["db"]) != where["db"]:
             raise ValueError(
-                "it names two databases, one after the slash and one in ?db=; leave one out"
+                "the URL names two databases, one after the slash and one in ?db=; remove one "
+                "of them"
             )
         user, _, password = netloc.rpartition("@")[0].partition(":")
         named = {"username": unquote(user), "password": unquote(password)}
@@ -224,13 +225,17 @@ def _require(pattern: str, text: str, sentence: str) -> None:
 
 
 def _tcp(after: str, netloc: str, path: str) -> tuple[str, UrlOptions]:
-    _require(r"[^\x00-\x1f\x7f]*", after, "it contains a control character; percent-encode it")
+    _require(
+        r"[^\x00-\x1f\x7f]*",
+        after,
+        "the URL contains a control character; percent-encode the character",
+    )
     _require("[^@]*", after[len(netloc) :], _ENCODE)
     place = netloc.rpartition("@")[2]
     if _BARE_6.fullmatch(place):
         raise ValueError(_IN_BRACKETS)
-    _require("(?!:[^@]*$).*", netloc, "it names no host; the host follows the @ after the password")
-    _require("[^,]*", place, "it names several instances; give each a URL of its own")
+    _require("(?!:[^@]*$).*", netloc, "the URL names no host; write the host after the @")
+    _require("[^,]*", place, "the URL names several instances; give each instance a URL of its own")
     match = _PLACE.fullmatch(place)
     if match is None:
         raise ValueError(_IN_BRACKETS)
@@ -239,15 +244,15 @@ def _tcp(after: str, netloc: str, path: str) -> tuple[str, UrlOptions]:
         host = match["address"] + re.sub("^%25", "%", match["zone"] or "")
     else:
         host = unquote(match["name"]) or "localhost"
-        _require(r"[\w.-]{1,253}", host, "its host is neither a name nor an address")
+        _require(r"[\w.-]{1,253}", host, "the host is neither a name nor an address")
         _require(
             r"([^.]{1,63}\.)*[^.]{0,63}",
             host,
-            "a part of its host name is empty or longer than 63 letters",
+            "a part of the host name is empty or longer than 63 letters",
         )
     port = match["port"] or "6379"
     if not re.fullmatch("[0-9]{1,9}", port) or not 0 < int(port) < 65_536:
-        raise ValueError("an instance listens on a port from 1 to 65535")
+        raise ValueError("the port must be a number from 1 to 65535")
     _require("/?[0-9]*/?", path, "the database after the slash must be a number")
     where: UrlOptions = {"host": host, "port": int(port)}
     if database := path.strip("/"):
@@ -260,17 +265,17 @@ def _unix(after: str, netloc: str, path: str) -> tuple[str, UrlOptions]:
     if netloc and "@" not in netloc:
         _require("[^@]*", after, _ENCODE)
     path = unquote(path)
-    _require(".+", path, "it names no socket; write unix:///path/to/server.sock")
+    _require(".+", path, "the URL names no socket; write unix:///path/to/server.sock")
     _require(
         "|.*@.*",
         netloc,
-        "the path of a socket begins with a slash, so there are three slashes: "
+        "the path of a socket begins with a slash; write three slashes, as in "
         "unix:///path/to/server.sock",
     )
-    _require(r"[^\0]*", path, "the path of its socket contains a NUL character")
+    _require(r"[^\0]*", path, "the path of the socket contains a NUL character")
     if len(os.fsencode(path)) > LONGEST_SOCKET_PATH:
         raise ValueError(
-            f"the path of its socket is longer than {LONGEST_SOCKET_PATH} bytes; use a shorter path"
+            f"the path of the socket is longer than {LONGEST_SOCKET_PATH} bytes; use a shorter path"
         )
     return path, {"path": path}
 
@@ -286,12 +291,12 @@ def _read_options(
             if re.fullmatch(pattern, name, re.IGNORECASE):
                 raise ValueError(f"option {name} cannot be used: {cure}")
         if name in values:
-            raise ValueError(f"option {name} is given twice; leave one out")
+            raise ValueError(f"option {name} appears twice; remove one of the two")
         if name in IGNORED:
             ignored[f"option {name} of the URL is ignored, because lockcore sets it itself"] = None
             continue
         if name not in READ:
-            raise ValueError(f"it has an unknown option{_meant(name)}")
+            raise ValueError(f"the URL has an unknown option{_meant(name)}")
         if name.startswith("ssl") and transport is not Transport.TLS:
             raise ValueError(
                 f"option {name} is for TLS, but this URL does not use TLS; write rediss://"

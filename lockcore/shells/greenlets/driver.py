@@ -98,14 +98,15 @@ class GreenletDriver(LoopDriver):
         """See LoopDriver.check_home."""
         self.check_usable()
         if get_hub() is not self._hub:
-            raise CannotWaitError("in another thread than the one that connected it")
+            raise CannotWaitError("in a thread that did not connect this Redlock")
 
     def check_caller(self) -> None:
         """Check as `check_home` does, and also raise in a place where no greenlet can wait."""
         self.check_home()
         if getcurrent() is self._hub:
             raise CannotWaitError(
-                "in gevent's hub (a callback or a signal handler): spawn a greenlet there"
+                "in gevent's hub (a callback or a signal handler), which must spawn a greenlet "
+                "to wait"
             )
         if self._shortcut.inside:
             raise CannotWaitError(

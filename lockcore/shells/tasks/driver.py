@@ -134,7 +134,7 @@ class AsyncDriver(LoopedDriver):
         """See LoopDriver.check_home."""
         self.check_usable()
         if _get_running_loop() is not self._loop:
-            raise CannotWaitError("outside the event loop that connected it")
+            raise CannotWaitError("outside the event loop that connected this Redlock")
 
     async def _wait(self, request: Request) -> None:
         # The caller runs here, so it accepts an offer by reading the clock now.

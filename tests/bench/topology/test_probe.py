@@ -101,11 +101,12 @@ def test_a_server_that_lacks_a_field_leaves_only_that_unknown() -> None:
     [
         (
             replying({**PONG, "INFO": UNKNOWN.format("info", "").encode()}),
-            "the command INFO.*; this looks like a proxy",
+            "the command INFO.*; the address may belong to a proxy",
         ),
         (
             replying({**PONG, "INFO": None}),
-            "it answers PING, but closes the connection .*; this looks like a proxy",
+            "the server answers PING, but closes the connection .*; the address may belong to a "
+            "proxy",
         ),
         (
             replying(
@@ -119,14 +120,15 @@ def test_a_server_that_lacks_a_field_leaves_only_that_unknown() -> None:
         ),
         (
             replying({}, b":1\r\n"),
-            "it answers the handshake, but not like Redis; this looks like a proxy",
+            "the server answers the handshake, but not like Redis; the address may belong to a "
+            "proxy",
         ),
         (
             reset,
-            "it accepts connections and closes them without an answer; perhaps nothing runs "
-            "behind this port",
+            "the server accepts connections and closes them without an answer; if the port "
+            "belongs to a proxy",
         ),
-        (http, "it speaks HTTP instead of the Redis protocol; mend its port"),
+        (http, "the server speaks HTTP instead of the Redis protocol; correct the port in the URL"),
     ],
     ids=["INFO unknown", "hangs up at INFO", "Sentinel", "nonsense", "dead port", "HTTP"],
 )

@@ -74,7 +74,10 @@ def with_user(fleet: Fleet, rules: str) -> list[str]:
 def test_a_cluster_node_is_refused(connect: Connect) -> None:
     with (
         cluster_node() as fleet,
-        refused(InstanceRefusedError, "it is a cluster node; Redlock needs independent instances"),
+        refused(
+            InstanceRefusedError,
+            "the server is a cluster node; Redlock needs independent instances",
+        ),
     ):
         connect(fleet.urls)
 
@@ -84,7 +87,8 @@ def test_a_replica_is_refused(connect: Connect) -> None:
     with start_fleet(2, "none", server=server_of("redis")) as fleet:
         client(fleet.urls[1]).replicaof(HOST, str(fleet.instances[0].port))
         with refused(
-            InstanceRefusedError, f"{fleet.instances[1].port}: cannot take part: it is a replica"
+            InstanceRefusedError,
+            f"{fleet.instances[1].port}: cannot take part: the server is a replica",
         ):
             connect(fleet.urls)
 
@@ -93,7 +97,9 @@ def test_a_replica_is_refused(connect: Connect) -> None:
 @pytest.mark.parametrize("twice", ["{}", "{}/3"], ids=["the same URL", "another database"])
 def test_the_same_server_twice_is_refused(connect: Connect, redis_fleet: Fleet, twice: str) -> None:
     first, second = redis_fleet.urls[:2]
-    with refused(InstanceRefusedError, "it is the same server as .*; a server may vote once"):
+    with refused(
+        InstanceRefusedError, "this is the same server as .*; each server may vote only once"
+    ):
         connect([first, second, twice.format(first)])
 
 
@@ -102,11 +108,11 @@ def test_a_wrong_password_is_refused_and_never_shown(connect: Connect) -> None:
     with start_fleet(1, "none", server=server_of("redis")) as fleet:
         url = fleet.urls[0]
         client(url).config_set("requirepass", "another")
-        with refused(InstanceRefusedError, "wrong user name or password"):
+        with refused(InstanceRefusedError, "the user name or the password is wrong"):
             connect([url.replace("//", f"//:{SECRET}@")])
-        with refused(InstanceRefusedError, "wrong user name or password"):
+        with refused(InstanceRefusedError, "the user name or the password is wrong"):
             connect([url.replace("//", f"//nobody:{SECRET}@")])
-        with refused(InstanceRefusedError, "it asks for a password"):
+        with refused(InstanceRefusedError, "the server asks for a password"):
             connect([url])
 
 
@@ -114,10 +120,13 @@ def test_a_wrong_password_is_refused_and_never_shown(connect: Connect) -> None:
 @pytest.mark.parametrize(
     ("forbidden", "says"),
     [
-        ("-@scripting", "neither a native compare-and-delete .* nor EVAL can be used here"),
-        ("-eval", "neither a native compare-and-delete .* nor EVAL can be used here"),
-        ("-evalsha", "neither a native compare-and-delete .* nor EVAL can be used here"),
-        ("-set", "this user's ACL is too narrow .*'set'.*; the README lists the minimum"),
+        ("-@scripting", "neither a native compare-and-delete .* nor EVAL"),
+        ("-eval", "neither a native compare-and-delete .* nor EVAL"),
+        ("-evalsha", "neither a native compare-and-delete .* nor EVAL"),
+        (
+            "-set",
+            "the ACL of this user does not allow .*'set'.*; the README lists the least rights",
+        ),
     ],
 )
 def test_a_user_who_may_too_little_is_refused(connect: Connect, forbidden: str, says: str) -> None:
@@ -169,7 +178,7 @@ def test_a_password_that_has_become_wrong_is_not_shown_in_the_state(
         client(fleet.urls[0]).execute_command("ACL", "SETUSER", "keeper", "resetpass", ">another")
         client(fleet.urls[0]).client_kill_filter(_type="normal", skipme=True)
         shell.until(lambda: lock.instances[0].state == "refused", "the new password to be noticed")
-        assert lock.instances[0].reason.startswith("wrong user name or password; ")
+        assert lock.instances[0].reason.startswith("the user name or the password is wrong; ")
         works(lock)
         client(fleet.urls[0]).execute_command("ACL", "SETUSER", "keeper", f">{SECRET}")
         shell.until(
@@ -265,7 +274,7 @@ def test_a_header_that_announces_a_billion_replies_ends_the_handshake_at_once(
     before_s = time.process_time()
     lock = connect(instances.urls)
     assert lock.instances[0].state == "down"
-    assert "it does not speak the Redis protocol: it sent" in lock.instances[0].reason
+    assert "the server does not speak the Redis protocol, but sent" in lock.instances[0].reason
     works(lock)
     assert time.process_time() - before_s < 3
 
@@ -334,7 +343,7 @@ def test_a_certificate_that_nobody_vouches_for_is_refused(
 
 @only(ThreadShell)
 def test_tls_to_a_server_without_it_is_refused(connect: Connect, redis_fleet: Fleet) -> None:
-    with refused(InstanceClosedError, "it speaks plain Redis without TLS; use redis://"):
+    with refused(InstanceClosedError, "the server speaks plain Redis without TLS; use redis://"):
         connect(
             [url.replace("redis://", "rediss://") for url in redis_fleet.urls],
             connect_timeout_s=0.3,
@@ -343,7 +352,7 @@ def test_tls_to_a_server_without_it_is_refused(connect: Connect, redis_fleet: Fl
 
 @only(ThreadShell)
 def test_no_tls_to_a_server_with_it_says_so(connect: Connect, tls_fleet: list[str]) -> None:
-    with refused(InstanceClosedError, "it speaks TLS; use rediss://"):
+    with refused(InstanceClosedError, "the server speaks TLS; use rediss://"):
         connect([url.replace("rediss://", "redis://") for url in tls_fleet])
 
 

@@ -110,7 +110,7 @@ def test_a_forked_child_cannot_use_it_and_its_parent_still_can(
 
     assert (
         in_a_child(child)
-        == "4 this Redlock was connected in another process; call connect() again after fork"
+        == "4 another process connected this Redlock; call connect() again after fork"
     )
     lease = lock.extend(lease)
     assert lock.try_release(lease) is Outcome.RELEASED

@@ -369,7 +369,9 @@ def test_what_an_observer_raises_costs_nobody_a_lease(
         lock.extend(lease, TTL_MS)
         assert lock.try_release(lease) is Outcome.RELEASED
     assert shell.won(lock, "r0").resource == "r0", "nothing was left behind"
-    assert [text.partition(";")[0] for text in said] == ["KeyError: lockcore: an observer raised"]
+    assert [text.partition(";")[0] for text in said] == [
+        "KeyError: lockcore: an observer raised an exception"
+    ]
 
 
 @pytest.mark.parametrize("does", ["refuses", "hangs", "answers 500"])

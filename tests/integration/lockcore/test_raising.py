@@ -110,11 +110,11 @@ def test_with_pythons_own_hook_an_observer_that_always_raises_costs_nothing(
     )
     assert ended.stdout == "ok\n", ended.stderr
     assert ended.returncode == 0
-    assert ended.stderr.count("lockcore: an observer raised; ") == 1, (
+    assert ended.stderr.count("lockcore: an observer raised an exception; ") == 1, (
         "the first of a process is printed"
     )
     assert "ValueError: a bug of the observer's" in ended.stderr
-    assert "lockcore: on_gone of the lease on 'k' raised" in ended.stderr
+    assert "lockcore: the function on_gone raised an exception for the lease on 'k'" in ended.stderr
     assert 'KeyError: "a bug of the holder\'s"' in ended.stderr
 
 

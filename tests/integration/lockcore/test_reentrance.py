@@ -200,7 +200,7 @@ def test_in_the_hub_it_is_refused(shell: Shell, lock: Any, instances: Instances,
         gevent.get_hub().loop.run_callback(signal.raise_signal, signal.SIGUSR1)
     with on_signal(use):
         shell.until(lambda: said, "the callback")
-    hub = "in gevent's hub (a callback or a signal handler): spawn a greenlet there"
+    hub = "in gevent's hub (a callback or a signal handler), which must spawn a greenlet to wait"
     assert said == [[f"this Redlock cannot wait {hub}; nothing was sent"] * 8]
     lock.release(lease)
     shell.until(lambda: instances.were_told(["set", "release"]), "only what was not refused")
@@ -216,8 +216,7 @@ def test_another_threads_hub_is_refused(shell: Shell, lock: Any, instances: Inst
     other.join(DEADLINE_S)
     assert len(said) == len(uses)
     assert {*said} == {
-        "this Redlock cannot wait in another thread than the one that connected it; "
-        "nothing was sent"
+        "this Redlock cannot wait in a thread that did not connect this Redlock; nothing was sent"
     }
     shell.until(lambda: instances.were_told(["set"]), "no more than that")
 
@@ -245,7 +244,10 @@ def test_another_event_loop_is_refused(
     other.join(DEADLINE_S)
     assert (
         said
-        == ["this Redlock cannot wait outside the event loop that connected it; nothing was sent"]
+        == [
+            "this Redlock cannot wait outside the event loop that connected this Redlock; "
+            "nothing was sent"
+        ]
         * 9
     )
     shell.until(lambda: instances.were_told(["set"]), "no more than that")

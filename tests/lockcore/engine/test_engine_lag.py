@@ -39,7 +39,9 @@ def test_an_instance_whose_oldest_command_is_too_old_lags_and_one_at_the_cap_doe
     assert states(fleet) == ["voting"] * 3
     fleet.tick(0.000001)
     assert states(fleet) == ["voting", "voting", "lagging"]
-    assert fleet.engine.members.status()[SLOW].reason == "1 commands unanswered for 50 ms"
+    assert fleet.engine.members.status()[SLOW].reason == (
+        "the oldest of 1 unanswered commands has waited over 50 ms"
+    )
 
 
 def lagging() -> ScriptedFleet:
@@ -141,8 +143,8 @@ def test_a_release_counts_its_own_age_not_that_of_its_set(why: str) -> None:
 @pytest.mark.parametrize(
     ("cap", "reason"),
     [
-        ({"operations": 10}, "11 unanswered commands, more than 10"),
-        ({"bytes": 1_000}, "1,001 bytes not taken, more than 1,000"),
+        ({"operations": 10}, "11 commands wait for a reply, more than the limit of 10"),
+        ({"bytes": 1_000}, "1,001 bytes wait to be sent, more than the limit of 1,000"),
     ],
 )
 def test_who_is_over_the_cap_is_left_out_by_the_very_flush_that_finds_it(

@@ -106,7 +106,8 @@ def test_an_extension_that_would_shorten_the_lease_is_refused(ttl_ms: int) -> No
     fleet, lease = leased()
     fleet.after(1_000)
     with pytest.raises(
-        ValueError, match=f"extending 'stock' by {ttl_ms} ms would end it before its present end"
+        ValueError,
+        match=f"extending 'stock' by {ttl_ms} ms would end the lease before its present end",
     ):
         extending(fleet, lease, ttl_ms)
     assert fleet.kinds(0) == ["set"]
@@ -118,7 +119,7 @@ def test_an_extension_that_would_shorten_one_on_its_way_is_refused() -> None:
     fleet.after(500)
     longer = extending(fleet, lease, ttl_ms=5_000)
     with pytest.raises(
-        ValueError, match="extending 'stock' by 2000 ms would end it before its present end"
+        ValueError, match="extending 'stock' by 2000 ms would end the lease before its present end"
     ):
         extending(fleet, lease, ttl_ms=2_000)
     assert fleet.kinds(0) == ["set", "extend"]
@@ -130,7 +131,7 @@ def test_an_old_lease_cannot_shorten_what_it_has_been_extended_to() -> None:
     fleet, first = leased(ttl_ms=1_000)
     fleet.after(500)
     newest = extending(fleet, first).answer(OK, OK, OK).result
-    with pytest.raises(ValueError, match="would end it before its present end"):
+    with pytest.raises(ValueError, match="would end the lease before its present end"):
         extending(fleet, first, ttl_ms=1_000)
     assert fleet.kinds(0) == ["set", "extend"]
     # long after the end of the first

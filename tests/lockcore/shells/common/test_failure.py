@@ -52,69 +52,72 @@ def refusal(url: str, timeout_s: float = 2.0) -> InstanceError:
     [
         (
             reset,
-            "it accepts connections and closes them without an answer; perhaps nothing runs "
-            "behind this port",
+            "the server accepts connections and closes them without an answer; if the port "
+            "belongs to a proxy",
         ),
         (
             lambda _peer: None,
-            "it accepts connections and closes them without an answer; perhaps nothing runs behind",
+            "the server accepts connections and closes them without an answer; if the port "
+            "belongs to a proxy",
         ),
         (
             replying({**PONG, "INFO": None}),
-            "it answers PING, but closes the connection .*; this looks like a proxy",
+            "the server answers PING, but closes the connection .*; the address may belong to a "
+            "proxy",
         ),
         (
             replying({"INFO": UNKNOWN.format("info", "").encode()}),
-            "does not know the command INFO.*; this looks like a",
+            "does not know the command INFO.*; the address may belong to a",
         ),
         (
             replying({"INFO": b"-ERR unsupported command\r\n"}),
-            "does not know .*; this looks like a proxy",
+            "does not know .*; the address may belong to a proxy",
         ),
         (
             replying({"INFO": bulk("redis_mode:sentinel\r\n")}),
-            "it is a Sentinel; give the addresses of the instances",
+            "the server is a Sentinel; give the addresses of the instances",
         ),
         (
             replying({"INFO": bulk("redis_mode:cluster\r\n")}),
-            "it is a cluster node; Redlock needs independent inst",
+            "the server is a cluster node; Redlock needs independent inst",
         ),
         (
             replying({"INFO": bulk("role:slave\r\n")}),
-            "it is a replica; connect to independent, writable instances",
+            "the server is a replica; connect to independent, writable instances",
         ),
         (
             replying({"INFO": b"-NOAUTH Authentication required.\r\n"}),
-            "it asks for a password; write redis://user:pass",
+            "the server asks for a password; write redis://user:pass",
         ),
         (
             replying({"INFO": b"-LOADING Redis is loading\r\n"}),
-            "it is still loading its data; wait until it is ready",
+            "the server is still loading its data; wait until the server is ready",
         ),
         (
             replying({"INFO": b"-ERR max number of clients reached\r\n"}),
-            "its maximum number of clients; raise its maxcl",
+            "its maximum number of clients; raise maxcl",
         ),
         (
             replying({"INFO": b"-NOPERM User x has no permissions to run the 'info' command\r\n"}),
-            "may not run 'info'",
+            "does not allow the command 'info'",
         ),
         (
             replying({"INFO": b"-STRANGE \x1b[31mred\x07 text.\r\n"}),
-            r"it answered: STRANGE \?\[31mred\? text; read",
+            r"the server answered: STRANGE \?\[31mred\? text; read",
         ),
         (
             replying({"INFO": b":1\r\n"}),
-            "it answers the handshake, but not like Redis; this looks like a proxy",
+            "the server answers the handshake, but not like Redis; the address may belong to a "
+            "proxy",
         ),
-        (http, "it speaks HTTP instead of the Redis protocol; mend its port"),
+        (http, "the server speaks HTTP instead of the Redis protocol; correct the port in the URL"),
         (
             banner(b"SSH-2.0-OpenSSH_9.2\r\n"),
-            "it speaks SSH instead of the Redis protocol; mend its port",
+            "the server speaks SSH instead of the Redis protocol; correct the port in the URL",
         ),
         (
             banner(b"220 mail\x1b[2J ready\r\n"),
-            r"it sent '220 mail\\x1b\[2J ready'; mend its port",
+            r"but sent '220 mail\\x1b\[2J ready'; correct the port in the URL",
         ),
     ],
 )
@@ -136,7 +139,10 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("patient")
 @pytest.mark.parametrize("serve", [denied, denied_and_reset, denied_unless_asked])
 def test_protected_mode_is_named_in_every_race(serve: Serve) -> None:
-    says = "it is in protected mode and accepts only connections from its own host; set a password"
+    says = (
+        "the server is in protected mode and accepts only connections from its own host; set a "
+        "password"
+    )
     with listening(serve) as port:
         for _ in range(15):
             assert refusal(f"redis://{HOST}:{port}").detail.startswith(says)
@@ -147,7 +153,7 @@ def test_silence_is_no_evidence_of_anything() -> None:
         plain = refusal(f"redis://{HOST}:{port}", 0.1)
         secure = refusal(f"rediss://{HOST}:{port}", 0.1)
     for error in (plain, secure):
-        assert error.detail.startswith("it accepts connections but sends nothing; ")
+        assert error.detail.startswith("the server accepts connections but sends nothing; ")
         assert "TLS" not in error.detail
 
 
@@ -160,7 +166,10 @@ def test_an_address_where_nobody_accepts_is_not_said_to_accept() -> None:
             waiting.setblocking(False)
             waiting.connect_ex((HOST, port))
         error = refusal(f"redis://{HOST}:{port}", 0.2)
-    assert error.detail == "nothing was heard in time; is it up, and is no firewall between?"
+    assert error.detail == (
+        "the server sent nothing in time; check that the server runs and that no firewall "
+        "blocks the connection"
+    )
 
 
 @pytest.mark.parametrize(
@@ -168,16 +177,16 @@ def test_an_address_where_nobody_accepts_is_not_said_to_accept() -> None:
     [
         (
             "-WRONGPASS invalid username-password pair or user is disabled.",
-            "wrong user name or password; correct them",
+            "the user name or the password is wrong; correct",
         ),
-        ("-ERR invalid password", "wrong user name or password; correct them"),
+        ("-ERR invalid password", "the user name or the password is wrong; correct"),
         (
             "-ERR AUTH <password> called without any password configured for the default user",
             "the server has none; remove",
         ),
         (
             "-ERR Client sent AUTH, but no password is set",
-            "its URL has a password, and the server has none; remove the password",
+            "the URL has a password, but the server has none; remove the password",
         ),
         (
             "-ERR unknown command 'AUTH', with args beginning with: 'ann' 'PASSWORD' ",
@@ -185,9 +194,12 @@ def test_an_address_where_nobody_accepts_is_not_said_to_accept() -> None:
         ),
         (
             "-BUSY Redis is busy running a script. You can only call SCRIPT KILL",
-            "a script is running there and keeps it busy;",
+            "a script keeps the server busy;",
         ),
-        ("-ERR something about PASSWORD here", "it answered with the error ERR; read the log"),
+        (
+            "-ERR something about PASSWORD here",
+            "the server answered with the error ERR; read the log",
+        ),
     ],
 )
 @pytest.mark.parametrize(
@@ -211,8 +223,8 @@ def test_a_peer_s_first_line_is_not_quoted_if_it_has_the_password(password: str)
     with listening(banner(f"220 mail or what? AUTH ann {password}\r\n".encode())) as port:
         error = refusal(f"redis://ann:{password}@{HOST}:{port}")
     assert error.detail == (
-        "it does not speak the Redis protocol: it sent a text that is not shown, "
-        "because it contains a secret; mend its port"
+        "the server does not speak the Redis protocol, but sent a text with a secret, which is "
+        "not shown; correct the port in the URL"
     )
 
 
@@ -222,7 +234,7 @@ def test_a_database_is_selected_after_a_sentinel_is_recognised() -> None:
         "SELECT": UNKNOWN.format("SELECT", "'1'").encode(),
     }
     with listening(replying(replies)) as port:
-        assert "it is a Sentinel" in refusal(f"redis://{HOST}:{port}/1").detail
+        assert "the server is a Sentinel" in refusal(f"redis://{HOST}:{port}/1").detail
 
 
 # -- the system ------------------------------------------------------------------------------------
@@ -231,14 +243,14 @@ def test_a_database_is_selected_after_a_sentinel_is_recognised() -> None:
 def test_a_port_and_a_name_that_are_not_there() -> None:
     port = KeptPort()
     assert (
-        "connection refused; start it, or correct its port"
+        "connection refused; start the server, or correct the port"
         in refusal(f"redis://{HOST}:{port.number}").detail
     )
     port.release()
     assert "host" in refusal("redis://no.such.host.invalid").detail
     assert "host" in refusal("redis://xn--\u00e9\u00e9.invalid").detail
     for zone in ("[fe80::1%nosuch]", "[::1%25nosuch]"):
-        assert "no interface of that zone" in refusal(f"redis://{zone}").detail
+        assert "no interface with the name of the zone" in refusal(f"redis://{zone}").detail
 
 
 def test_a_unix_socket_that_cannot_be_used(tmp_path: Path) -> None:
@@ -249,11 +261,11 @@ def test_a_unix_socket_that_cannot_be_used(tmp_path: Path) -> None:
     with closing(socket.socket(socket.AF_UNIX)) as bound:
         bound.bind(str(left))
     assert (
-        "there is no such socket; start the server, or correct the path"
+        "no socket exists at this path; start the server, or correct the path"
         in refusal(f"unix://{missing}").detail
     )
-    assert "nobody listens on this socket; start the server" in refusal(f"unix://{plain}").detail
-    assert "nobody listens on this socket; start the server" in refusal(f"unix://{left}").detail
+    assert "no server listens on this socket; start the server" in refusal(f"unix://{plain}").detail
+    assert "no server listens on this socket; start the server" in refusal(f"unix://{left}").detail
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may use every socket")
@@ -263,7 +275,7 @@ def test_a_unix_socket_that_is_another_s(tmp_path: Path) -> None:
         bound.listen()
         (tmp_path / "s").chmod(0)
         assert (
-            "this user may not use the socket; give the user"
+            "this user has no permission to use the socket; allow"
             in refusal(f"unix://{tmp_path / 's'}").detail
         )
 
@@ -297,7 +309,7 @@ def test_tls_is_advised_where_the_peer_speaks_it(made: Certificates) -> None:
     with secured(made) as port:
         assert (
             refusal(f"redis://{HOST}:{port}").detail
-            == "it speaks TLS; use rediss:// instead of redis://"
+            == "the server speaks TLS; use rediss:// instead of redis://"
         )
 
 
@@ -305,40 +317,47 @@ def test_plain_is_advised_where_the_peer_answers_ping_in_the_clear() -> None:
     for serve in (replying(PONG), replying({"PING": b"-NOAUTH Authentication required.\r\n"})):
         with listening(serve) as port:
             detail = refusal(f"rediss://{HOST}:{port}", 0.5).detail
-            assert detail == "it speaks plain Redis without TLS; use redis:// instead of rediss://"
+            assert detail == (
+                "the server speaks plain Redis without TLS; use redis:// instead of rediss://"
+            )
 
 
 @pytest.mark.usefixtures("patient")
 def test_plain_is_advised_where_the_peer_refuses_in_the_clear() -> None:
     with listening(denied) as port:
         detail = refusal(f"rediss://{HOST}:{port}").detail
-        assert detail == "it speaks plain Redis without TLS; use redis:// instead of rediss://"
+        assert detail == (
+            "the server speaks plain Redis without TLS; use redis:// instead of rediss://"
+        )
 
 
 def test_what_is_wrong_with_a_certificate(made: Certificates) -> None:
     with secured(made) as port:
         unknown = refusal(f"rediss://{HOST}:{port}")
         assert isinstance(unknown, InstanceRefusedError)
-        assert "its certificate comes from an unknown CA" in unknown.detail
+        assert "the server's certificate comes from an unknown CA" in unknown.detail
         assert "?ssl_ca_certs=FILE" in unknown.detail
         other = refusal(f"rediss://127.0.0.2:{port}?ssl_ca_certs={made.authority}")
         assert "connection refused" in other.detail or "for another" in other.detail
     with secured(made, ask_client=True) as port:
         asked = refusal(f"rediss://{HOST}:{port}?ssl_ca_certs={made.authority}")
-        assert "requires a client certificate; give one with ?ssl_certfile=FILE" in asked.detail
+        assert (
+            "requires a client certificate; give a client certificate with ?ssl_certfile=FILE"
+        ) in asked.detail
 
 
 @pytest.mark.parametrize(
     ("serve", "says"),
     [
-        (http, "it speaks HTTP instead of the Redis protocol; mend its port"),
+        (http, "the server speaks HTTP instead of the Redis protocol; correct the port in the URL"),
         (
             banner(b"SSH-2.0-OpenSSH_9.2\r\n"),
-            "it speaks SSH instead of the Redis protocol; mend its port",
+            "the server speaks SSH instead of the Redis protocol; correct the port in the URL",
         ),
         (
             banner(b"220 mail ready\r\n"),
-            "it does not speak the Redis protocol: it sent '220 mail ready'; mend its port",
+            "the server does not speak the Redis protocol, but sent '220 mail ready'; correct "
+            "the port in the URL",
         ),
     ],
 )
@@ -352,8 +371,8 @@ def test_tls_to_a_peer_of_another_protocol_names_this_protocol(serve: Serve, say
     [
         ("TLSV13_ALERT_CERTIFICATE_REQUIRED", "the server requires a client certificate; "),
         ("SSLV3_ALERT_BAD_CERTIFICATE", "the server requires a client certificate; "),
-        ("TLSV1_ALERT_PROTOCOL_VERSION", "server and client have no version of TLS "),
-        ("UNSUPPORTED_PROTOCOL", "server and client have no version of TLS "),
+        ("TLSV1_ALERT_PROTOCOL_VERSION", "the server and the client share no TLS version "),
+        ("UNSUPPORTED_PROTOCOL", "the server and the client share no TLS version "),
         ("SSLV3_ALERT_CERTIFICATE_EXPIRED", "the TLS handshake failed: sslv3 alert certificate ex"),
         ("SSLV3_ALERT_CERTIFICATE_REVOKED", "the TLS handshake failed: sslv3 alert certificate re"),
         ("SSLV3_ALERT_CERTIFICATE_UNKNOWN", "the TLS handshake failed: sslv3 alert certificate un"),
@@ -380,9 +399,9 @@ def test_a_file_that_is_missing_is_named_with_its_option(made: Certificates, opt
     with secured(made) as port:
         detail = refusal(f"rediss://{HOST}:{port}?{option}=/nonexistent.pem").detail
     assert detail.startswith(
-        f"the file of its option {option} cannot be read: /nonexistent.pem (No such file"
+        f"the file in the URL's option {option} cannot be read: /nonexistent.pem (No such file"
     )
-    assert detail.endswith(f"; mend the path in {option}")
+    assert detail.endswith(f"; correct the path in {option}")
 
 
 def test_a_file_without_a_certificate_is_named_with_its_option(
@@ -391,7 +410,7 @@ def test_a_file_without_a_certificate_is_named_with_its_option(
     (tmp_path / "empty.pem").write_text("nothing\n")
     with secured(made) as port:
         detail = refusal(f"rediss://{HOST}:{port}?ssl_ca_certs={tmp_path}/empty.pem").detail
-        assert "its option ssl_ca_certs contains no certificate" in detail
+        assert "the URL's option ssl_ca_certs contains no certificate" in detail
         detail = refusal(f"rediss://{HOST}:{port}?ssl_certfile={tmp_path}/empty.pem").detail
         assert "ssl_certfile, ssl_keyfile and ssl_password do not fit together" in detail
 
@@ -409,7 +428,7 @@ def test_a_later_contact_does_not_look_closer() -> None:
     with listening(serve) as port:
         target = replace(target_of(f"redis://{HOST}:{port}", 2.0, ""), look_closer=False)
         with pytest.raises(
-            InstanceError, match="closed the connection during the handshake; is it running"
+            InstanceError, match="closed the connection during the handshake; check that"
         ):
             shake(target)
         with pytest.raises(InstanceError, match="without an answer"):
