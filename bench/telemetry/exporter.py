@@ -1,14 +1,14 @@
-"""Telemetry of one run, beside the load: *the run's folder, read again and again → metrics and
-traces, until the result exists*.
+"""The exporter of one run, which works while the load runs: *the run's folder, read again and again
+→ metrics and traces, until the result exists*.
 
 Rules
-- The exporter runs in the process that follows the load, and with the priority of that process. It
-  never runs in a load process. If the load fills all cores, as in an outage, a thread of lower
-  priority would get no core just when its data are needed most. Such a thread might also hold the
-  interpreter's lock while it waits for a core. Then the thread that follows the load would wait for
-  this lock. The exporter's work is bounded at 0.01 of a core.
-- If a collector is down, slow or refusing, the only effects are `redlock.telemetry.dropped` and one
-  warning.
+- The exporter runs in the process that follows the load, and it has the priority of that process.
+  It never runs in a load process. In an outage, the load may fill all cores. A thread of lower
+  priority would then get no core just when its data are needed most. This thread might also hold
+  the interpreter's lock while it waits for a core. The thread that follows the load would then wait
+  for the lock. The work of the exporter takes at most 0.01 of a core.
+- If a collector is down, is slow or refuses data, there are only two effects:
+  `redlock.telemetry.dropped` counts, and the result has a warning.
 """
 
 import threading
@@ -30,24 +30,24 @@ from bench.telemetry.run import OLD, Info, Run, current, run_points
 from bench.telemetry.settings import TelemetrySettings
 from bench.telemetry.table import VIOLATIONS
 
-# The longest time (s) between two readings of the folder. It is short because old files are
-# deleted during the run.
+# Between two readings of the folder, at most this time (s) passes. The time is short, because old
+# files are deleted during the run.
 LOOK_S = 1.0
 HURRIED_S = 1.0
 # The kind of a fault, its target, and whether the fault is in force.
 Fault = tuple[str, str, bool]
-# The number of leases judged so far, and the violations by kind.
+# How many leases have been judged so far, and the violations by kind.
 Judged = tuple[int, Mapping[str, int]]
 
 
 class ServerWatch(Protocol):
-    """A watch that asks the servers for INFO while the run lasts."""
+    """An object that asks the servers for INFO while the run lasts."""
 
     @property
     def infos(self) -> Sequence[Info | None]:
         """The last INFO of each instance, or None for an instance that does not answer.
 
-        Before the first answers the sequence is empty.
+        The sequence is empty until the first answers arrive.
         """
 
     def start(self) -> None:
@@ -62,7 +62,8 @@ class Exporter:
 
     Call `start` before the load, and `finish` once there is a result. `watch` asks the servers from
     the start to the end. `faults` returns the present faults. `judged` returns the findings of the
-    oracle, or None if no oracle runs. Neither function may block for long or raise an error.
+    oracle, or None if no oracle runs. The two functions must not block for long, and they must not
+    raise an error.
     """
 
     def __init__(
@@ -75,7 +76,7 @@ class Exporter:
         faults: Callable[[], Sequence[Fault]] = tuple,
         judged: Callable[[], Judged | None] = lambda: None,
     ) -> None:
-        """Make the exporters that `settings` request. Raises BenchError if this fails."""
+        """Create the exporters that `settings` request. Raises BenchError if this fails."""
         self._settings = settings
         self._run = run
         self._folder = folder
@@ -104,7 +105,7 @@ class Exporter:
         self._thread.start()
 
     def finish(self, safety: SafetyReport | None = None, *, hurried: bool = False) -> list[str]:
-        """Export the exact totals after the load has ended. Wait for the collector, then end.
+        """After the load has ended, export the exact totals. Wait for the collector and then end.
 
         `safety`: the safety section of the result. `hurried`: the user is waiting, so the collector
         gets little time. Return warnings, one sentence each. The folder must still exist.
@@ -115,7 +116,7 @@ class Exporter:
             self._look(time.monotonic_ns(), last=True)
             self._looks.count_all()
             self._looks.counts.rest()
-            # If there is no final verdict, the oracle's findings during the run count.
+            # If there is no final verdict, the findings of the oracle during the run are used.
             judged = safety is not None and safety.verdict != "UNKNOWN"
             judgement = (
                 (self._looks.counts.leases, _violations(safety))

@@ -1,17 +1,18 @@
-"""Data that load processes write for the exporter, beside the history: *attempts, extensions →
-lines of a file → the same attempts, extensions*.
+"""The log that load processes write for the exporter, in addition to the history: *attempts,
+extensions → lines of a file → the same attempts, extensions*.
 
 Rules
 - Lines wait in memory until they are flushed about once a second. If the file cannot be written,
-  the lines are dropped and the run goes on. The reader never returns half a line. The files are
-  called `<kind>-<process>-<pid>.json` and are in the run's folder.
-- An observed cycle costs the load 1.6 times as much as a plain cycle. So about `PER_SECOND`
-  acquires a second are observed: all of them at low rates, at least one in `MOST` at high rates.
-  Before the rate is known, the first `AT_ONCE` acquires are observed, then one in `MOST`.
-- A line holds the checksum of a resource's name. The checksum and the start of the round together
-  identify the operation in the history.
-- The log keeps the first `FIRST` attempts of an acquire, and the attempt that won. It counts the
-  attempts that it drops because there are too many.
+  the lines are dropped and the run continues. The reader never returns half a line. The files are
+  in the run's folder and have names of the form `<kind>-<process>-<pid>.json`.
+- An observed cycle costs the load 1.6 times as much as a plain cycle. So only about `PER_SECOND`
+  acquires a second are observed. At low rates, all acquires are observed. At high rates, at least
+  one in `MOST` acquires is observed. Until the rate is known, the first `AT_ONCE` acquires are
+  observed, and then one in `MOST`.
+- A line holds the checksum of a resource's name. The checksum, together with the start of the
+  round, identifies the operation in the history.
+- The log keeps the first `FIRST` attempts of an acquire, and the attempt that won. If there are too
+  many attempts, it drops some and counts them.
 """
 
 import os
@@ -29,7 +30,8 @@ from lockcore import AttemptRecord, Lease, Outcome
 PER_SECOND = 250
 MOST = 64
 AT_ONCE = 400
-# The most attempts that one flush (about a second) writes. Further attempts are dropped.
+# One flush writes at most this many attempts. It covers about a second. Further attempts are
+# dropped.
 KEPT = 5000
 FIRST = 16
 
@@ -37,7 +39,7 @@ Line = TypeVar("Line")
 
 
 class Ask(Struct, frozen=True, array_like=True):
-    """The exchange with one instance in one attempt.
+    """What one instance was asked in one attempt, and what it answered.
 
     `vote`: the name of the vote in lower case. `sent_ns`, `replied_ns`: 0 if nothing was sent or if
     no reply came. `error`: the first word of the instance's error reply.
@@ -53,7 +55,7 @@ class ObservedAttempt(Struct, frozen=True, array_like=True):
     """One observed attempt, with an `Ask` for each instance.
 
     The other fields are as in AttemptRecord. `resource`: the `checksum` of the resource's name.
-    `dropped`: the number of attempts that were dropped since the last line.
+    `dropped`: how many attempts were dropped since the last line.
     """
 
     resource: int
@@ -82,9 +84,9 @@ class Extension(Struct, frozen=True, array_like=True):
 
     @classmethod
     def of(cls, lease: Lease, sent_ns: int, replied_ns: int, ours: bool | None) -> Self:
-        """Make the record of an extension that has returned.
+        """Return the record of an extension that has returned.
 
-        `ours`: whether the lease was still ours. None means that the instances could not tell.
+        `ours`: true if the lease was still ours. None means that the instances could not tell.
         """
         if ours is None:
             outcome = "unreachable"
@@ -94,12 +96,13 @@ class Extension(Struct, frozen=True, array_like=True):
 
 
 def checksum(resource: str) -> int:
-    """Return the number that identifies a resource in a line."""
+    """Return the number by which a line identifies a resource."""
     return crc32(resource.encode())
 
 
 class LineLog:
-    """The writing side of the log: lines of one kind from this load process, number `process`."""
+    """The writer of the log. It writes lines of one kind from this load process, which has the
+    number `process`."""
 
     def __init__(self, folder: Path, kind: str, process: int) -> None:
         self._path = folder / f"{kind}-{process}-{os.getpid()}.json"
@@ -121,7 +124,7 @@ class LineLog:
 class AttemptLog(LineLog):
     """The log of a process's attempts.
 
-    It calls `observe_every` with n to request the observation of one in n acquires.
+    It calls `observe_every` with n in order that one in n acquires is observed.
     """
 
     def __init__(self, folder: Path, process: int, observe_every: Callable[[int], None]) -> None:
@@ -173,11 +176,11 @@ class AttemptLog(LineLog):
 
 
 # The load writes while this reader reads, so a file may end with half a line. The reader takes only
-# the text up to the last newline, and moves its position by the length of this text. The next call
-# of `new` reads the half line again, which is whole by then. If the reader used the file's size as
-# its position, it would split that line and could decode neither part.
+# the text up to the last newline and moves its position by the length of this text. The next call
+# of `new` reads the half line again, and the line may be complete at that time. If the reader used
+# the file's size as its position, it would split that line and could decode neither part.
 class LineTail(Generic[Line]):
-    """The reading side of the log. It follows the files of one `kind` in a run's folder.
+    """The reader of the log. It follows the files of one `kind` in a run's folder.
 
     `line`: the type of the lines.
     """

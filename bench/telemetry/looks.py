@@ -1,8 +1,8 @@
-"""All data that telemetry has read of a run: *the run's folder, read again and again → counts,
+"""All data that telemetry has read about a run: *the run's folder, read again and again → counts,
 observed attempts, spans*.
 
-Rules: telemetry never writes into the folder. At the end the whole history is read once more,
-including the votes that were patched late. So the counts equal `totals`.
+Rules: telemetry never writes into the folder. At the end, the whole history is read once more. It
+then includes the votes that were patched late, so the counts equal `totals`.
 """
 
 import random
@@ -39,13 +39,13 @@ class Looks:
         self.observed = Totals()
         self.servers = InfoTotals(run.addresses)
         self._written = 0
-        # The number of observed attempts that load processes dropped.
+        # How many observed attempts the load processes dropped.
         self.not_kept = 0
 
     # Two readers follow the same history. The first reader returns records at once, for counts and
-    # latencies. The second reader stays `settle_ns` behind, because votes may change during that
-    # time. Only the second reader provides records for votes and traces. A single reader would
-    # either export votes that change afterwards, or show every rate late.
+    # latencies. The second reader returns a record only after `settle_ns`, because votes may change
+    # during that time. Only the second reader provides records for votes and traces. With only one
+    # reader, telemetry would either export votes that change afterwards, or show every rate late.
     def look(
         self, now_ns: int, infos: Sequence[Info | None], *, traces: bool, last: bool
     ) -> list[TraceSpan]:
@@ -72,11 +72,11 @@ class Looks:
         return list(self.tracing.look(settled))
 
     def count_all(self) -> None:
-        """Read the whole history once more, a part of the resources at a time.
+        """Read the whole history once more. Each step reads the records of some resources.
 
         This adds votes that were patched late, and hand-offs whose two records are far apart. If no
-        process follows a worker, the worker deletes its oldest files. In that case the earlier
-        counts stay.
+        process follows a worker, the worker deletes its oldest files. If files were deleted, the
+        earlier counts stay.
         """
         counts = OperationCounts(self._run.quorum)
         parts = history_parts(self._folder)
@@ -88,11 +88,11 @@ class Looks:
             counts.add(records)
             counts.add_votes(records)
             counts.add_handoffs(records, ALL_TIME)
-        # If there are fewer operations than before, the folder has been removed.
+        # If there are fewer operations than before, somebody has removed the folder.
         if counts.operations >= self.counts.operations:
             self.counts = counts
 
     @property
     def missed(self) -> int:
-        """The number of operations whose file was deleted before telemetry read it."""
+        """How many operations telemetry missed, because their file was deleted too early."""
         return max(self._written - self.counts.operations, 0) if self._run.processes == 1 else 0

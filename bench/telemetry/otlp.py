@@ -1,14 +1,16 @@
-"""The way to a collector: *snapshots and spans → OpenTelemetry's own exporters, in threads of their
-own*.
+"""The connection to a collector: *snapshots and spans → OpenTelemetry's own exporters, which run in
+separate threads*.
 
 Rules
-- This is the only file that imports OpenTelemetry, and it does so only if telemetry is requested.
-  The exporters themselves read the standard variables for endpoints, headers, certificates,
-  time-outs and retries. The last line of their log is kept.
-- Status 200 is not enough. If a receiver rejects an item in its answer, the item has not arrived.
-  If its answer is not OTLP, no item has arrived. Source: OTLP specification, "Partial Success".
-- A collector never slows the load. Items that the collector does not take in time are dropped and
-  counted, the oldest first. Metrics are cumulative, so only the newest snapshot waits.
+- This is the only file that imports OpenTelemetry. It imports OpenTelemetry only if telemetry is
+  requested. The exporters themselves read the standard variables for endpoints, headers,
+  certificates, time-outs and retries. The last line of their log is kept.
+- Status 200 does not prove that items have arrived. If the receiver's answer rejects an item, the
+  item has not arrived. If the answer is not OTLP, no item has arrived. Source: OTLP specification,
+  "Partial Success".
+- A collector never slows the load. If the collector does not take items in time, they are dropped
+  and counted. The oldest items are dropped first. Metrics are cumulative, so only the newest
+  snapshot waits.
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
     from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
-# The longest time (s) for which the end of a run waits for a collector.
+# At the end of a run, lockbench waits at most this long (s) for a collector.
 CLOSE_S = 5.0
 SPANS_KEPT = 8192
 SPANS_PER_BATCH = 512
@@ -48,17 +50,18 @@ _CAUSE = re.compile(r"\[Errno -?\d+\] ([^\"')\n]+)")
 
 
 class Otlp:
-    """The way to a collector that may be slow or down. Metrics and traces have a thread each.
+    """The connection to a collector that may be slow or down. There is one thread for metrics and
+    one for traces.
 
-    `dropped`: the number of items that did not arrive, by kind. An `export` (of metrics) or a
-    `span` is lost if room or time runs out, or if its export fails. A `point` is lost if the
-    receiver rejects it in an export that arrived.
+    `dropped`: how many items of each kind did not arrive. An `export` (of metrics) or a `span` is
+    lost if room or time runs out, or if its export fails. A `point` is lost if the receiver rejects
+    it in an export that arrived.
     """
 
     def __init__(
         self, settings: TelemetrySettings, resource: Mapping[str, str], wall_ns: int
     ) -> None:
-        """Make the exporters that `settings` request.
+        """Create the exporters that `settings` request.
 
         Raises EnvironmentNotReadyError if a package is missing. Raises UsageError if a variable
         cannot be read.
@@ -108,7 +111,7 @@ class Otlp:
             ).start()
 
     def complaints(self) -> list[str]:
-        """Return warnings about the settings, from lockbench and from the exporters.
+        """Return the warnings that lockbench and the exporters give about the settings.
 
         If any item did not arrive, or if the receiver sent a message, one more sentence says so.
         """
@@ -152,7 +155,7 @@ class Otlp:
             self._changed.notify_all()
 
     def close(self, within_s: float) -> None:
-        """Send the queued items for at most `within_s` (s), then drop the rest.
+        """Send queued items for at most `within_s` (s). Then drop the rest.
 
         A collector that has taken an item before is probably just slow. So it gets twice the time.
         """
@@ -172,7 +175,7 @@ class Otlp:
             # An error no longer matters, because the run is over.
             with contextlib.suppress(Exception):
                 exporter.shutdown()
-        # The shutdown writes a message of its own, which must not hide an earlier complaint.
+        # The shutdown itself writes a message, which must not hide an earlier complaint.
         self._log.text = complaint or self._log.text
 
     def _work(self, kind: str) -> None:
@@ -246,13 +249,13 @@ class _LastLine(logging.Handler):
         self.text = text.partition(":")[0] if "header" in text.lower() else text
 
 
-# This handler is never removed. An exporter may still log an error after `close` has dropped its
-# items. Without the handler this error would appear in the middle of the summary.
+# This handler is never removed, because an exporter may still log an error after `close` has
+# dropped its items. Without the handler, this error would appear in the middle of the summary.
 _LOG = _LastLine()
 
 
 def _shown(text: str) -> str:
-    # OpenTelemetry wraps the error of the system in three layers of text.
+    # OpenTelemetry wraps the system's error in three layers of text.
     if cause := _CAUSE.search(text):
         text = cause[1]
     return secrets()(text)[:200]
@@ -281,7 +284,7 @@ def _points_in(items: Sequence[Snapshot | TraceSpan]) -> int:
 
 
 class HttpAnswer(Protocol):
-    """An answer of a receiver over HTTP, as the library requests gives it."""
+    """The HTTP answer of a receiver, in the form that the library requests returns."""
 
     status_code: int
     content: bytes
@@ -291,8 +294,8 @@ class HttpAnswer(Protocol):
 class CollectorAnswers:
     """The receiver's answers to the exports of one signal.
 
-    `rejected`: the number of rejected items of the present export. `message`: the last message of
-    the receiver. `field`: the field of an answer that holds the number of rejected items.
+    `rejected`: how many items of the present export were rejected. `message`: the last message of
+    the receiver. `field`: the field of an answer that says how many items were rejected.
     """
 
     def __init__(self, field: str) -> None:
@@ -301,14 +304,15 @@ class CollectorAnswers:
         self.message = ""
 
     def note(self, answer: Any) -> None:
-        """Take an OTLP answer. A receiver may send any number, so a negative number counts as 0."""
+        """Store what an OTLP answer says. A receiver may send any number, so a negative number
+        counts as 0."""
         partial = answer.partial_success
         self.rejected += max(getattr(partial, self._field), 0)
         if partial.error_message:
             self.message = _shown(partial.error_message.partition("\n")[0])
 
     def read(self, response: HttpAnswer, **_: object) -> None:
-        """Take an HTTP answer before the exporter sees it.
+        """Store what an HTTP answer says, before the exporter gets the answer.
 
         Raises ConnectionError if the answer shows that no item arrived.
         """
@@ -319,7 +323,7 @@ class CollectorAnswers:
     def _parsed(self, response: HttpAnswer) -> Any:
         """Decode the OTLP answer in a response.
 
-        Some receivers answer in JSON, whatever the format of the request was.
+        Some receivers always answer in JSON, even if the request had another format.
         """
         from google.protobuf import json_format  # type: ignore[import-untyped]
         from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
@@ -340,10 +344,10 @@ class CollectorAnswers:
         )
 
     def listen(self, exporter: Any) -> None:
-        """Record the answers to a gRPC exporter.
+        """Record the answers that a gRPC exporter gets.
 
-        The exporter itself discards the answers. It may make a new stub at any time, so the
-        function that makes its stubs is replaced.
+        The exporter itself discards these answers. It may create a new stub at any time. So the
+        function that creates its stubs is replaced.
         """
         make = exporter._stub
 
@@ -395,7 +399,8 @@ def _exporter(signal: str, protocol: str | None, answers: CollectorAnswers) -> A
 
 
 def _refuse_moved(response: HttpAnswer, **_: object) -> None:
-    """Raise ConnectionError for a redirect, which exporters would count as a success.
+    """Raise ConnectionError for a redirect, because exporters would count the redirect as a
+    success.
 
     Exporters do not follow redirects.
     """
@@ -455,8 +460,8 @@ def _explicit(point: DataPoint, snapshot: Snapshot) -> export.HistogramDataPoint
 
     buckets = point.value
     assert isinstance(buckets, Buckets)
-    # An empty histogram has no least value. OTLP can omit the value, but the SDK's type does not
-    # allow this.
+    # An empty histogram has no smallest value. OTLP allows us to omit the value, but the SDK's type
+    # does not.
     least: Any = None
     greatest: Any = None
     if buckets.count:

@@ -1,13 +1,15 @@
-"""The metrics page for a scraper: *the newest snapshot → Prometheus's text at /metrics*.
+"""The metrics page that a scraper reads: *the newest snapshot → text in Prometheus's format at
+/metrics*.
 
 Rules
 - The page is on loopback unless the user sets another host. Names and buckets are the same as in
-  OTLP. Every series has the run id as a label. `target_info` has the rest of the resource.
+  OTLP. Every series has the run id as a label. The series `target_info` has the other attributes of
+  the resource.
 - If a snapshot is older than two intervals, its gauges are left out, because they may no longer be
   true.
 - If there were at least two scrapes, the page stays up until a scraper has read the last snapshot.
-  It waits for at most 1.5 times the longest pause between two scrapes, plus 0.5 s. It also waits
-  for at most `LINGER_S`, unless the caller of `close` passes another limit.
+  The wait takes at most 1.5 times the longest pause between two scrapes, plus 0.5 s. It also takes
+  at most `LINGER_S`, unless the caller of `close` passes another limit.
 
 Source: prometheus_client; OpenTelemetry's specification, "Prometheus compatibility".
 """
@@ -38,7 +40,7 @@ class MetricsPage:
     def __init__(
         self, place: tuple[str, int], resource: Mapping[str, str], fresh_s: float = math.inf
     ) -> None:
-        """Serve at `place`, a host and a port. Port 0 means any free port.
+        """Serve the page at `place`, which is a host and a port. Port 0 means any free port.
 
         `fresh_s`: the time (s) for which the gauges of a snapshot are shown. After `close` is
         called, the gauges of the last snapshot stay.

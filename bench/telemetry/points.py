@@ -2,12 +2,12 @@
 allows*.
 
 Rules
-- If a name, an attribute or a value of a closed set is not in the table, that is a bug and raises
-  an error. So a resource, a key or an owner token can never be exported.
-- A value belongs to the first bucket whose upper bound it does not exceed, as in OpenTelemetry and
-  Prometheus.
-- Values are counted in fine buckets, whose edges include the edges of both kinds of histograms. So
-  the histogram with the table's bounds and the exponential histogram are both exact.
+- If a name, an attribute or a value of a closed set is not in the table, this is a bug, and the
+  code raises an error. So a resource, a key or an owner token can never be exported.
+- A value belongs to the first bucket whose upper bound is at least the value. OpenTelemetry and
+  Prometheus have the same rule.
+- Values are counted in fine buckets. The edges of these buckets include all edges of the histogram
+  with the table's bounds and of the exponential histogram. So both histograms are exact.
 - Sums stay integers in the unit of the input (nanoseconds, or things). The export divides them by
   `unit`.
 """
@@ -24,7 +24,7 @@ from bench.measure.histogram import Histogram, highest_of_bucket, lowest_of_buck
 from bench.telemetry.table import BOUNDS, BY_NAME, Instrument, InstrumentKind
 
 NS_PER_S = 1_000_000_000
-# Exponential histograms have eight buckets from each power of two to the next.
+# Exponential histograms have eight buckets between a power of two and the next power of two.
 SCALE = 3
 # The upper bounds of these buckets, as exponents of 2 in eighths, from 1 ns to 4.5 h.
 _POWERS = range(-240, 113)
@@ -42,7 +42,7 @@ _EDGES = {
 class Buckets:
     """A histogram of integers.
 
-    `unit`: the number of integers in one exported unit (1e9 for ns → s, 1 for things).
+    `unit`: one exported unit is this much as an integer (1e9 if ns become s, 1 for things).
     """
 
     unit: int = NS_PER_S
@@ -78,13 +78,13 @@ class Buckets:
 
     @property
     def explicit(self) -> list[int]:
-        """The number of values in each bucket of the table. The last number counts values above the
+        """How many values lie in each bucket of the table. The last number counts values above the
         last bound."""
         return self._within(_EXPLICIT[self.unit])
 
     @property
     def exponential(self) -> tuple[int, int, list[int]]:
-        """The number of zeros, the index of the first filled bucket, and the counts from that
+        """How many values are zero, the index of the first filled bucket, and the counts from this
         bucket on."""
         zeros, *counts = self._within(_EXPONENTIAL[self.unit])[:-1]
         filled = np.flatnonzero(counts)
@@ -109,7 +109,7 @@ class Buckets:
 
 
 def bucket_of(value: float) -> int:
-    """Return the index of the bucket that an exported value (seconds, things) belongs to."""
+    """Return the index of the bucket to which an exported value (seconds, things) belongs."""
     return int(np.searchsorted(BOUNDS, value, side="left"))
 
 
@@ -155,8 +155,8 @@ class Snapshot:
 def point(name: str, value: float | Buckets, /, **attributes: str | int) -> DataPoint:
     """Return a point of the instrument `name`. Buckets are copied.
 
-    Attribute names are written with `_` instead of `.`. Raises KeyError or ValueError for a name or
-    a value that is not in the table.
+    In the names of attributes, `_` replaces `.`. Raises KeyError or ValueError for a name or a
+    value that is not in the table.
     """
     instrument = BY_NAME[name]
     attributes_by_label = {attribute.label: attribute for attribute in instrument.attributes}
@@ -177,7 +177,7 @@ def point(name: str, value: float | Buckets, /, **attributes: str | int) -> Data
 
 
 class Totals:
-    """Counts since the run began, as points of counters and histograms."""
+    """The counts since the run began, which become points of counters and histograms."""
 
     def __init__(self) -> None:
         self._numbers: dict[tuple[str, Attributes], float] = {}
@@ -188,7 +188,7 @@ class Totals:
     ) -> None:
         """Add a number to a counter, or each integer of an array to a histogram.
 
-        A 0 or an empty array also makes a point.
+        Adding 0 or an empty array also makes a point.
         """
         key = name, tuple(attributes.items())
         if isinstance(values, np.ndarray):
@@ -205,7 +205,8 @@ class Totals:
 
 
 def by_name(points: Sequence[DataPoint]) -> Mapping[Instrument, list[DataPoint]]:
-    """Return the points of each instrument. Instruments are in the order of their first point."""
+    """Return the points of each instrument. The instruments are in the order of their first
+    points."""
     groups: dict[Instrument, list[DataPoint]] = {}
     for one in points:
         groups.setdefault(one.instrument, []).append(one)

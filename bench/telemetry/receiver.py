@@ -1,14 +1,14 @@
 """A check of the server at an OTLP address: *variables, and a test of at most one second → nothing,
-or the reason why no telemetry can arrive there*.
+or the reason why no telemetry can arrive at the address*.
 
-Rules: only certain faults are reported. A receiver that is down, slow or behind a proxy passes this
-check. If it does not take items, the result has a warning.
+Rules: a fault is reported only if it is certain. If a receiver is down, slow or behind a proxy, it
+passes this check. If it later does not take items, the result has a warning.
 
 The check tells the protocols apart by the server's answers. A gRPC server speaks only HTTP/2. It
 answers the preface of HTTP/2 with its SETTINGS, and it never answers an HTTP/1.1 request with a
-line of HTTP/1. A server that answers both is accepted. A TLS server answers the first message of
-TLS with a TLS record. It answers any other message with an alert or in HTTP. So a server certainly
-speaks plain HTTP only if it answers the first TLS message in plain HTTP.
+line of HTTP/1. If a server answers both, it is accepted. A TLS server answers the first message of
+TLS with a TLS record. It answers any other message with an alert or in HTTP. So plain HTTP is
+certain only if a server answers the first TLS message in plain HTTP.
 
 Source: RFC 9113, 3.4 and 6.5; RFC 8446, 5.1.
 """
@@ -23,9 +23,9 @@ from bench.errors import UsageError
 from bench.telemetry.settings import GRPC, Endpoint, Environ, endpoints_of
 from lockcore.bench.sockets import TLS_RECORDS, client_hello
 
-# The longest time (s) for all receivers together.
+# The checks of all receivers together take at most this time (s).
 LOOK_S = 1.0
-# The longest time (s) for one step with a receiver.
+# One step with a receiver takes at most this time (s).
 _ANSWER_S = 0.4
 # The preface of HTTP/2 and an empty SETTINGS frame.
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
@@ -36,7 +36,7 @@ _TEXT_BYTES = 5
 _HTTP = b"HTTP/"
 _REDIS_ERROR = re.compile(rb"-[A-Z]{3,}")
 _SPEAKS_REDIS = "speaks the Redis protocol; write the address of a collector"
-# Exporters add a port to an address without one: HTTP's own port, or gRPC's usual port.
+# If an address has no port, exporters add HTTP's default port or gRPC's usual port.
 _HTTP_PORT = 80
 _OTHER_PORT = 443
 
@@ -44,7 +44,7 @@ _OTHER_PORT = 443
 def require_receivers(environ: Environ) -> None:
     """Raise UsageError if a collector's address can never work.
 
-    This is also the case if the server at the address speaks a wrong protocol.
+    For example, the server at the address may speak a wrong protocol.
     """
     endpoints = endpoints_of(environ)
     faults = list[str]()
@@ -54,7 +54,7 @@ def require_receivers(environ: Environ) -> None:
     def look() -> None:
         faults.extend(filter(None, map(_fault, endpoints)))
 
-    # Resolving a host name has no time limit of its own, so a thread does it.
+    # Resolving a host name has no time limit, so a separate thread resolves it.
     looking = threading.Thread(target=look, name="telemetry-look", daemon=True)
     looking.start()
     looking.join(LOOK_S)
@@ -146,7 +146,7 @@ def _answer(place: tuple[str, int], sent: bytes, size: int) -> bytes | None:
                     break
                 received += data
     except ConnectionResetError:
-        # A reset ends the answer, too.
+        # A reset also ends the answer.
         return received
     except OSError:
         return received or None

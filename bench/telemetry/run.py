@@ -1,18 +1,18 @@
-"""One run: *scenario, operations, load processes' notes, attempts, INFO → data points*. All
-definitions are those of bench.measure.
+"""The data points of one run: *scenario, operations, notes of load processes, attempts, INFO → data
+points*. All terms are defined as in bench.measure.
 
 Rules
 - Every record is counted once. Its latencies, outcomes and attempts are counted when the record
-  appears. Its votes are counted once no round of the record can be open. So the two counts may be
-  at different places of the same history.
-- Whole runs are counted, with warm-up and drain. So the sums equal `totals` and `releases` of
+  appears. Its votes are counted later, when no round of the record can be open. So votes may be
+  counted for fewer records than outcomes.
+- A run is counted as a whole, with warm-up and drain. So the sums equal `totals` and `releases` of
   result.json.
 - An unknown value makes no point. It never becomes a 0.
-- A counter of INFO holds the increase since the first answer. It starts at 0 with the run and goes
-  on after a restart, which a new `run_id` shows. While an instance does not answer, its gauges are
-  left out.
-- A gauge is as old as the note or the INFO from which it was made. A gauge older than two intervals
-  makes no point, because it may no longer be true.
+- A counter from INFO shows the increase since the first answer, so it starts at 0 with the run. If
+  a server restarts, which a new `run_id` shows, the counter continues. While an instance does not
+  answer, its gauges are left out.
+- A gauge comes from a note or an INFO and has the same age. If a gauge is older than two intervals,
+  it makes no point, because it may no longer be true.
 """
 
 from collections import defaultdict
@@ -52,11 +52,12 @@ PATCHED_WITHIN_NS = 2_000 * NS_PER_MS
 Info = Mapping[str, str | float] | None
 # The exemplars of acquires, by outcome and bucket.
 Exemplars = Mapping[str, Mapping[int, Exemplar]]
-# A gauge older than this number of intervals makes no point.
+# If a gauge is older than this many intervals, it makes no point.
 OLD = 2
 # The time (s) between two INFOs of the instances.
 INFO_S = 2.0
-# This is not a field of INFO. The owner of the shim adds it, because the shim outlives its server.
+# INFO does not have this field. The owner of the shim adds it, because the shim outlives its
+# server.
 FSYNCS = "lockbench_fsyncs"
 
 _FIELDS = {
@@ -77,12 +78,13 @@ _COUNTERS: list[tuple[str, str, dict[str, str]]] = [
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One run, or the share of one process in the run.
+    """One run, or the part of a run that one process exports.
 
-    `addresses`: host and port of each instance (port 0: a unix socket). `databases`: the index that
-    the URL of each instance selects, or empty if unknown. `fsync`: one of table.POLICIES. `part`:
-    a text that distinguishes the exporters of one run. `name`: the user's name for the run.
-    `started`: as in result.json. `name` and `started` are "" if they are unknown.
+    `addresses`: host and port of each instance (port 0: a unix socket). `databases`: the index of
+    the database that the URL of each instance selects. It is empty if the indices are unknown.
+    `fsync`: one of table.POLICIES. `part`: a text that distinguishes the exporters of one run.
+    `name`: the user's name for the run. `started`: as in result.json. `name` and `started` are ""
+    if they are unknown.
     """
 
     id: str
@@ -110,7 +112,7 @@ class Run:
     ) -> Self:
         """Return the run of a scenario before its servers have reported anything.
 
-        `shares`: how many processes export the run, each with its share of the rate.
+        `shares`: how many processes export the run. Each process has an equal share of the rate.
         """
         return cls(
             run_id,
@@ -125,7 +127,7 @@ class Run:
     def on_servers(
         self, facts: Sequence[InstanceFacts], databases: Sequence[int], part: str = ""
     ) -> Self:
-        """Return the same run with the facts that its servers have reported."""
+        """Return a copy of the run with the facts that its servers have reported."""
         policies = {fact.fsync for fact in facts if fact.fsync is not None}
         addresses = []
         for fact in facts:
@@ -142,7 +144,7 @@ class Run:
 
     @property
     def quorum(self) -> int:
-        """The number of votes that win."""
+        """How many votes win."""
         return len(self.addresses) // 2 + 1
 
     @property
@@ -162,7 +164,7 @@ class Run:
 
     @property
     def settle_ns(self) -> int:
-        """The time (ns) after an operation's end at which its votes become final."""
+        """How long (ns) after the end of an operation its votes become final."""
         return PATCHED_WITHIN_NS + int(2 * self.instance_timeout_ms * NS_PER_MS)
 
 
@@ -174,8 +176,8 @@ def where(address: Address) -> dict[str, str | int]:
 def current(notes: Sequence[WorkerNote], now_ns: int) -> list[WorkerNote]:
     """Return the notes that gauges may use at `now_ns` (monotonic).
 
-    These are the recent notes, and the last notes of workers that have stopped. The age of a note
-    from another host counts from the time of its writing. So such a note may be older by one
+    These are the recent notes, and the last notes of workers that have stopped. The age of another
+    host's note counts from the time at which the note was written. So this note may be older by one
     interval.
     """
     recent = []
@@ -209,7 +211,8 @@ def worker_points(notes: Sequence[WorkerNote]) -> Iterator[DataPoint]:
     """Yield points about the health of the load processes."""
     begun_ns = [note.spawned_ns for note in notes if note.spawned_ns]
     if begun_ns:
-        # The end is the time of a note instead of the present time. So the number never falls.
+        # The calculation uses the time of a note instead of the present time, so the number never
+        # falls.
         ended_ns = max(note.stopped_ns or note.told_ns for note in notes if note.spawned_ns)
         # This is a planned time, which may still be in the future.
         planned_ns = min(begun_ns)
@@ -227,7 +230,7 @@ def worker_points(notes: Sequence[WorkerNote]) -> Iterator[DataPoint]:
 
 
 class OperationCounts:
-    """The counts of a run's operations from `now_ns` on. `quorum`: the number of votes that win.
+    """The counts of a run's operations from `now_ns` on. `quorum`: how many votes win.
 
     `operations`: the acquires that returned. `leases`: the acquires that got the lock.
     """
@@ -249,8 +252,8 @@ class OperationCounts:
         """Count the new operations at `now_ns`.
 
         Compute the leases per second and the mean number of callers that are releasing. Also count
-        the hand-offs whose release was sent in the interval before the last call. Their next grants
-        have been recorded by now.
+        the hand-offs whose release was sent in the interval before the last call. The grants that
+        follow these releases have been recorded by now.
         """
         elapsed_s = max((now_ns - self._looked_ns) / NS_PER_S, 1e-3)
         before = self.leases
@@ -323,10 +326,10 @@ class OperationCounts:
         notes: Sequence[WorkerNote] = (),
         fresh: Sequence[WorkerNote] = (),
     ) -> Iterator[DataPoint]:
-        """Yield all points of the operations, and points about the callers that had to wait.
+        """Yield all points of the operations. Also yield points about the callers that had to wait.
 
-        Some of the waits were counted by recipes, and the `notes` of the workers report them. The
-        numbers of holders and waiters come from the `fresh` notes. If load processes run but none
+        Recipes counted some of the waits, and the `notes` of the workers report these counts. The
+        `fresh` notes tell how many holders and waiters there are. If load processes run but none
         has written a note lately, these two points are missing.
         """
         for one in self._totals.points():
@@ -354,10 +357,10 @@ def count_observed(
     extensions: Sequence[Extension],
     addresses: Sequence[Address],
 ) -> None:
-    """Count the durations of extensions, and the time that each instance took to answer a SET.
+    """Count how long extensions took, and how long each instance took to answer a SET.
 
-    Without extensions there are no points about extensions. The time of a silent instance lasts
-    until the round closed.
+    Without extensions there are no points about extensions. If an instance was silent, its time
+    lasts until the round closed.
     """
     for name in EXTEND_OUTCOMES if extensions else ():
         took = [one.replied_ns - one.sent_ns for one in extensions if one.outcome == name]
@@ -394,9 +397,9 @@ class InfoTotals(Totals):
         self._answered_ns = 0
 
     def note(self, infos: Sequence[Info], now_ns: int) -> None:
-        """Take the instances' answers at `now_ns` (monotonic).
+        """Add the answers that the instances gave at `now_ns` (monotonic).
 
-        If `infos` is the same object as in the last call, it is not a new answer.
+        If `infos` is the same object as in the last call, there are no new answers.
         """
         if infos is not self._now:
             self._answered_ns = now_ns
@@ -432,7 +435,7 @@ class InfoTotals(Totals):
 def _instance_points(
     notes: Sequence[WorkerNote], fresh: Sequence[WorkerNote], addresses: Sequence[Address]
 ) -> Iterator[DataPoint]:
-    """Yield the reports of all load processes about the instances, as points.
+    """Yield points with the reports of all load processes about the instances.
 
     The states come from the `fresh` notes.
     """

@@ -25,7 +25,8 @@ INTERVAL_S = 1.0
 ONE_IN = 1000
 
 _SAMPLERS = ("always_on", "always_off", "traceidratio")
-# Exporters in other languages support this protocol. lockbench uses `HTTP` in its place.
+# Exporters in other languages support this protocol. If a user sets it, lockbench uses `HTTP`
+# instead.
 _JSON = "http/json"
 _AGGREGATION = "OTEL_EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION"
 _EXPONENTIAL = "base2_exponential_bucket_histogram"
@@ -52,8 +53,8 @@ class TelemetrySettings:
 
     `metrics`, `traces`: the OTLP protocol (None: the signal is not sent over OTLP). `page`: host
     and port of /metrics. `one_in`: one in this many ordinary operations is traced (0: none).
-    `exponential`: OTLP gets exponential histograms instead of histograms with the table's bounds.
-    `endpoint`: the address for messages, without secrets.
+    `exponential`: if true, OTLP gets exponential histograms instead of histograms with the table's
+    bounds. `endpoint`: the address that messages show, without secrets.
     """
 
     metrics: str | None = None
@@ -82,7 +83,7 @@ def settings_of(environ: Environ) -> TelemetrySettings | None:
     if not is_wanted(environ):
         return None
     metrics, traces = (_protocol(environ, signal) for signal in SIGNALS)
-    # A wrong value is refused before any work starts.
+    # If a value is wrong, it is refused before any work starts.
     endpoints_of(environ)
     one_in = _one_in(environ)
     page = _page(environ) if "prometheus" in _exporters(environ, "METRICS") else None
@@ -195,7 +196,8 @@ def _ignored(environ: Environ) -> Iterator[str]:
 def _exporters(environ: Environ, signal: str) -> set[str]:
     """Return the exporters that the variables name for a signal.
 
-    If they name none, the default is `otlp` with an endpoint, and no exporter without one.
+    If the variables name no exporter, there is a default. With an endpoint, the default is `otlp`.
+    Without an endpoint, there is no exporter.
     """
     if named := _words(environ, f"OTEL_{signal}_EXPORTER"):
         return named - {"none"}
@@ -230,7 +232,7 @@ def _endpoint(environ: Environ, protocol: str) -> str:
 def _one_in(environ: Environ) -> int:
     """Return n if one in n ordinary operations is traced.
 
-    0 means no ordinary operations. −1 means no traces at all.
+    If n is 0, no ordinary operation is traced. If n is −1, there are no traces at all.
     """
     match _word(environ, "OTEL_TRACES_SAMPLER").removeprefix("parentbased_"):
         case "always_on":

@@ -1,15 +1,16 @@
-"""THE instrument table: *name → unit, kind, attributes, meaning, and the name in Prometheus*.
+"""The only table of instruments: *name → unit, kind, attributes, meaning, and the name in
+Prometheus*.
 
 Rules
 - Every exported value is defined here and nowhere else. The `/metrics` page, the boards and
   docs/telemetry/instruments.md are made from this table.
-- An attribute is never a resource, key, owner token or password. Values that are not listed here
-  come from the run's configuration, so their number is known before the first operation. Names are
-  OpenTelemetry's stable names, if there are any.
+- An attribute is never a resource, key, owner token or password. If a value is not in this table,
+  it comes from the configuration of the run. So the set of values is known before the first
+  operation. Names are OpenTelemetry's stable names where OpenTelemetry has one.
 - Every data point has the attributes `redlock.recipe` and `redlock.fsync`. The run id is on the
   resource.
-- All histograms use the same list of bounds, in OTLP and in Prometheus. Each whole number up to 4
-  has its own bucket.
+- All histograms use the same list of bounds, both in OTLP and in Prometheus. Each whole number up
+  to 4 has its own bucket.
 
 Source: OpenTelemetry's "Prometheus compatibility" (names) and semantic conventions; E6 of IEC
 60063.
@@ -24,7 +25,8 @@ from functools import partial
 class Attribute:
     """One attribute of metrics.
 
-    `values`: all possible values. If this is empty, `origin` says where the few values come from.
+    `values`: all possible values. If `values` is empty, `origin` says where the few values come
+    from.
     """
 
     name: str
@@ -125,7 +127,8 @@ _INSTANCE = (ADDRESS, PORT)
 class InstrumentKind(Enum):
     """The kind of an instrument.
 
-    A COUNTER only grows. A GAUGE is a present value. A HISTOGRAM counts values by `BOUNDS`.
+    A COUNTER only grows. A GAUGE is a present value. A HISTOGRAM counts values in buckets with the
+    `BOUNDS`.
     """
 
     COUNTER = "counter"
@@ -422,7 +425,8 @@ IN_APPLICATIONS: tuple[Instrument, ...] = (
         "leases that expired without a release; each lease counts for at most an hour",
         CLASS,
     ),
-    # Only lockcore.otel has these instruments. It has some of the others, too.
+    # Only lockcore.otel has these instruments. lockcore.otel also has some of the instruments
+    # above.
 )
 BY_NAME: dict[str, Instrument] = {
     instrument.name: instrument for instrument in (*INSTRUMENTS, *IN_APPLICATIONS)
@@ -437,7 +441,7 @@ ATTRIBUTES: tuple[Attribute, ...] = tuple(
 
 
 def instruments_table() -> str:
-    """Return two Markdown tables, of all instruments and of all attributes."""
+    """Return two Markdown tables: one of all instruments and one of all attributes."""
     lines = ["| metric | unit | kind | attributes | meaning |", "|---|---|---|---|---|"]
     for one in BY_NAME.values():
         keys = " ".join(f"`{attribute.name}`" for attribute in one.attributes) or "–"

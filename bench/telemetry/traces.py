@@ -1,5 +1,5 @@
-"""Traces of a run, made after the operations: *records and observed attempts → the spans of a few
-operations*. Pure.
+"""The traces of a run, which are made after the operations: *records and observed attempts → the
+spans of a few operations*. All functions are pure.
 
     redlock.lease                 intended start → the last answer; only if the lock was held
     ├─ redlock.acquire            intended start → acquire returned; links to the acquire that held
@@ -14,15 +14,15 @@ Rules
 - Each call of `choose` chooses up to `PER_REASON` operations for each of these reasons: slowest,
   failed, refused, split vote, an instance that did not vote, a release that found nothing. An
   operation is chosen for one reason only. One operation in `one_in` is chosen by chance.
-- Operations with observed attempts come first, because their traces show each instance. Of the
-  slowest operations, half are chosen in this way.
-- If a chosen operation had to wait, the operation that held the lock is chosen, too. The trace of
-  the waiting operation links to the trace of the holder.
-- All records are settled: the round has closed, late replies are patched in, and the attempts have
-  been written. A span has a vote margin only if no vote is undecided. If the last round was
-  observed, the votes are those of its children. Otherwise they come from the record, where
-  `undecided` counts the votes that were missing when the load ended. The memory for attempts and
-  extensions is bounded.
+- Operations with observed attempts are preferred, because their traces show each instance. For the
+  reason "slowest", half of the operations are chosen only among operations with observed attempts.
+- If a chosen operation had to wait, the operation that held the lock at that time is chosen, too.
+  The trace of the waiting operation links to the trace of the holder.
+- All records must be settled. In a settled record, the round has closed, late replies are patched
+  in, and the attempts have been written. A span has a vote margin only if no vote is undecided. If
+  the last round was observed, the votes are those of its children. Otherwise the votes come from
+  the record. In the record, `undecided` counts the votes that were missing when the load ended. The
+  memory for attempts and extensions is bounded.
 - Times in this file are on CLOCK_MONOTONIC. The exporter converts them to the wall clock with one
   offset for the whole run.
 """
@@ -44,13 +44,13 @@ from bench.telemetry.run import Run
 
 Value = str | int | float | bool
 
-# The most operations for each reason and call of `choose`.
+# For each reason, one call of `choose` chooses at most this many operations.
 PER_REASON = 10
-# The number of acquires whose attempts are kept.
+# The attempts of at most this many acquires are kept.
 REMEMBERED = 50_000
 # These outcomes are not errors. A refused lock is a normal answer.
 ROUTINE = ("acquired", "contended")
-# The error of a span, if the instance gave no vote.
+# A span has this error if the instance gave no vote.
 _FAILED = {"silent": "no reply before the round closed", "errored": "an error reply"}
 
 # The checksum of the resource's name, and the start of the acquire or of a round.
@@ -87,8 +87,8 @@ class Chosen:
 def choose(records: Records, observed: Flags, one_in: int, rng: random.Random) -> list[Chosen]:
     """Choose the operations to trace.
 
-    `observed`: whether an attempt of each operation was observed. `one_in`: one in this many
-    operations is chosen by chance (0: none).
+    `observed`: for each operation, whether any of its attempts was observed. `one_in`: one in this
+    many operations is chosen by chance (0: none).
     """
     reasons: dict[int, str] = {}
     for reason, rows in _by_reason(records, observed, one_in, rng):
@@ -107,7 +107,8 @@ def choose(records: Records, observed: Flags, one_in: int, rng: random.Random) -
 def _holder_of(records: Records, row: int) -> int | None:
     """Return the row of the operation that held the lock while `row` waited, if any.
 
-    This is the last operation that sent its release between the start and the end of `row`.
+    Some operations of the resource sent their release between the start and the end of `row`. Of
+    these operations, this is the one with the last release.
     """
     one = records[row]
     if outcomes.attempts_of(records[row : row + 1])[0] <= 1:
@@ -140,7 +141,7 @@ def _by_reason(
 
 
 def _most(weights: Rows, number: int = PER_REASON) -> Rows:
-    """Return the rows of greatest weight. A row of weight 0 is never chosen."""
+    """Return the rows with the greatest weights. A row with the weight 0 is never chosen."""
     rows = np.flatnonzero(weights)
     return rows[np.argsort(-weights[rows], kind="stable")][:number]
 
@@ -176,8 +177,8 @@ class Tracing:
         self._wall_ns = wall_ns
         self._rng = rng
         self._common: Mapping[str, Value] = dict(run.common)
-        # The attempts by the start of the acquire. Those of a won acquire are also stored by the
-        # start of the round that won, because the record keeps that time.
+        # The attempts by the start of the acquire. If an acquire got the lock, its attempts are
+        # also stored by the start of the round that won, because the record has this time.
         self._attempts: dict[AcquireId, list[ObservedAttempt]] = {}
         # The extensions by the start of the round that won.
         self._extensions: dict[AcquireId, list[Extension]] = {}
@@ -186,7 +187,7 @@ class Tracing:
     def note(
         self, attempts: Iterable[ObservedAttempt], extensions: Iterable[Extension] = ()
     ) -> None:
-        """Remember the observed attempts and extensions."""
+        """Store the observed attempts and extensions."""
         for attempt in attempts:
             of_acquire = self._attempts.setdefault((attempt.resource, attempt.acquire_ns), [])
             of_acquire.append(attempt)
@@ -328,8 +329,8 @@ def _votes_of(record: Records, attempts: Sequence[ObservedAttempt]) -> dict[str,
     """Return the votes of an acquire's last round, by kind.
 
     If the last round was observed, its attempt provides the votes, as in the trace's children.
-    Otherwise the record provides them. A record counts votes that were missing when the load ended
-    as undecided.
+    Otherwise the record provides them. If votes were missing when the load ended, a record counts
+    them as undecided.
     """
     if attempts and attempts[-1].number == int(outcomes.attempts_of(record)[0]):
         votes = [ask.vote for ask in attempts[-1].asks]
