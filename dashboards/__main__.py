@@ -1,6 +1,6 @@
 """`python -m dashboards`: *the boards' code → dashboards/boards/\\*.json*.
 
-From the same code it always writes the same bytes.
+The same code always produces the same bytes.
 """
 
 from pathlib import Path

@@ -1,4 +1,5 @@
-"""The stack's contact point: *posts of Alertmanager → a line of JSON for each alert on stdout*.
+"""The program that receives the stack's alerts: *posts of Alertmanager → a line of JSON on stdout
+for each alert*.
 
 Run as `python -m dashboards.alerts HOST:PORT`. `docker compose logs alerts` shows the lines.
 Source: Prometheus, "Alerting configuration", webhook_config.
@@ -10,7 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 
 class Receiver(BaseHTTPRequestHandler):
-    """A request handler that answers 200 to every post that it can read.
+    """A request handler. If it can read a post, it answers 200.
 
     A GET request is the health check.
     """
@@ -32,7 +33,7 @@ class Receiver(BaseHTTPRequestHandler):
         self.do_GET()
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - http.server's name
-        """Print nothing about requests, because stdout has only alerts."""
+        """Print nothing about requests, because stdout must have only alerts."""
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A board: *panels in rows, variables → the dashboard as JSON text, ready to commit*.
+"""A board: *panels in rows, variables → the dashboard as the JSON text that we commit*.
 
 Rules: the panels of a line share its 24 columns. This module places each panel, because Grafana's
 own layout needs more than 24 columns.
@@ -17,8 +17,8 @@ from bench.telemetry.table import BY_NAME
 from dashboards.panels import SOURCE, Builder
 from dashboards.queries import BEGAN, INSTANCE, NAME, POLICY, RUN, metric, summed
 
-# The time that a board shows when a reader opens it. Three minutes suit one run of about 20 s. Half
-# an hour suits several runs that a reader compares. An hour suits an application.
+# When a reader opens a board, it shows this much time. Three minutes suit one run of about 20 s.
+# Half an hour suits a reader who compares several runs. An hour suits an application.
 ONE_RUN = "now-3m"
 SOME_RUNS = "now-30m"
 AN_HOUR = "now-1h"
@@ -26,7 +26,7 @@ AN_HOUR = "now-1h"
 TAG = "lockbench"
 COLUMNS = 24
 Variable = dashboard.QueryVariable | dashboard.CustomVariable | dashboard.DatasourceVariable
-# A line of a board: its heading (or ""), its height, and its panels from left to right.
+# One line of a board. It has a heading (or ""), a height, and panels from left to right.
 Shelf = tuple[str, int, Sequence[Builder]]
 
 
@@ -43,9 +43,9 @@ def board(
 ) -> str:
     """Return the board as the JSON text that we commit.
 
-    A board of runs has the variables of all boards of runs, and the `extra` variables. A board with
-    its own `variables` has only these, and it has no annotations. The board first shows the time
-    from `since` until now. It repeats its queries after each `refresh`.
+    A board of runs has the variables that all boards of runs have, and the `extra` variables. If
+    `variables` are given, the board has only these variables and no annotations. The board first
+    shows the time from `since` until now. The board repeats its queries after each `refresh`.
     """
     builder = (
         dashboard.Dashboard(f"{TAG}: {title}")
@@ -69,7 +69,8 @@ def board(
     builder.link(others.as_dropdown(True).include_vars(True).keep_time(True))
     _place(builder, shelves)
     built = builder.build()
-    # The SDK sets these fields on each variable, but only variables of type interval have them.
+    # The SDK sets these fields on each variable, but they belong only to variables of type
+    # interval.
     for one in built.templating.list_val or ():
         one.auto = None
         one.auto_min = None
@@ -80,7 +81,7 @@ def board(
 def _place(builder: dashboard.Dashboard, shelves: Sequence[Shelf]) -> None:
     """Number the panels and place them in their lines.
 
-    If 24 columns do not divide evenly, some panels of the line are one column wider.
+    If 24 is not a multiple of how many panels the line has, some panels are one column wider.
     """
     y = 0
     numbers = itertools.count(1)
@@ -107,10 +108,10 @@ def choice(
     of: str = "redlock.run.info",
     multi: bool = True,
 ) -> dashboard.QueryVariable:
-    """Return a variable that offers the values of one label for the reader's choice.
+    """Return a variable with which a reader chooses among the values of one label.
 
     `values`: the label. `of`: the instrument that has the label. `within`: matchers that select the
-    series. `multi`: whether a reader may choose several values, or all.
+    series. `multi`: if true, a reader may choose several values or all values.
     """
     query = f"label_values({BY_NAME[of].prometheus}{f'{{{within}}}' if within else ''}, {values})"
     variable = (
@@ -129,9 +130,9 @@ def choice(
 
 
 def instances(within: str) -> tuple[Variable, Variable]:
-    """Return the variables, host and port, that select an instance.
+    """Return two variables, the host and the port, with which a reader selects an instance.
 
-    They offer the instances whose votes count. `within`: matchers that select the series.
+    The variables offer the instances whose votes count. `within`: matchers that select the series.
     """
     return (
         choice(

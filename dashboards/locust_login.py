@@ -1,10 +1,10 @@
-"""A login for the stack's Locust, as a second locustfile: *a password file → a page that requires
-this password*.
+"""A second locustfile that adds a login to the stack's Locust: *a password file → a page that
+requires this password*.
 
-Rules: without a login, every site that a browser visits could start a load through Locust's page.
-There is one user, `admin`. The password comes from the file in LOCKBENCH_LOCUST_PASSWORD_FILE. A
-session ends with the process. Without --web-login nothing changes. Source: Locust's documentation,
-"Adding authentication to the web UI".
+Rules: Locust's page needs a login. Without a login, any site that a browser visits could start a
+load through Locust's page. There is one user, `admin`. The password comes from the file in
+LOCKBENCH_LOCUST_PASSWORD_FILE. A session ends with the process. If --web-login is not given, this
+file changes nothing. Source: Locust's documentation, "Adding authentication to the web UI".
 """
 
 import hmac
@@ -26,7 +26,7 @@ CALLBACK = "/authenticate"
 def is_right(user: str, password: str, file: Path) -> bool:
     """Return whether `user` is `USER` and `password` is the password in `file`.
 
-    If the file is empty or missing, no password is right.
+    If the file is empty or missing, the function returns False for every password.
     """
     expected = file.read_text(encoding="utf-8").strip() if file.exists() else ""
     return (

@@ -1,7 +1,7 @@
 """Panels of a board: *queries → a panel of Grafana's SDK*.
 
 Rules: all queries of a panel have the same unit, which is the unit of the panel. Every panel has a
-description. If a figure is missing, a text gives the reason.
+description. If a figure is missing, the panel shows a text with the reason.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ _UNITS = {
 }
 # A panel shows this text instead of a number.
 NO_RUN = "no run in view"
-# The builder of a panel. In the SDK each panel type has a builder class of its own, and these
-# classes have no common interface.
+# The builder of a panel. In the SDK, each type of panel has a separate builder class. These classes
+# have no common interface.
 Builder = Any
 _LAST = common.ReduceDataOptions().calcs(["lastNotNull"])
 
@@ -66,9 +66,11 @@ def number(
     red_above: float | None = None,
     empty: str = NO_RUN,
 ) -> Builder:
-    """Return a panel with one number, now or of the whole range.
+    """Return a panel with one number. The number is the present value, or it covers the whole time
+    range.
 
-    The number is red above `red_above`. `empty`: the text if there is no number.
+    The number is red above `red_above`. `empty`: the text that the panel shows if there is no
+    number.
     """
     panel = stat.Panel().graph_mode(shared.BigValueGraphMode.NONE).reduce_options(_LAST)
     if red_above is not None:
@@ -80,9 +82,9 @@ def number(
 
 
 def bars(title: str, description: str, query: Query, *, empty: str = NO_RUN) -> Builder:
-    """Return a panel with the values of the whole range as bars.
+    """Return a panel with bars. The bars show values of the whole time range.
 
-    `empty`: the text if there are no values.
+    `empty`: the text that the panel shows if there are no values.
     """
     panel = (
         bargauge.Panel()
@@ -111,8 +113,8 @@ def unit_of(unit: str) -> str:
     """Return Grafana's name for a unit of the table.
 
     For example, `{acquire}/s` becomes the suffix "acquires/s" after the number. Grafana puts a
-    space before a suffix. It does not shorten a number with a suffix (78.8 K), so a count is
-    exactly the count in result.json.
+    space before a suffix. If a number has a suffix, Grafana does not shorten the number (to 78.8
+    K). So readers see exactly the count in result.json.
     """
     if unit in _UNITS:
         return _UNITS[unit]

@@ -1,16 +1,18 @@
 """The queries of the boards: *instruments → queries for Prometheus*.
 
 Rules
-- PromQL is made from the instrument table. A metric or label that the table lacks is refused. The
-  board's variables narrow every selector.
-- A query reads a counter as a rate over `$__rate_interval`. With `whole` it reads the last value in
-  `$__range`. Each run's counters start at 0, so this value is exactly the run's count.
-- Quantiles of acquire cover all acquires (`acquire_quantile`), because the successes alone look
-  good in the middle of an outage.
+- All PromQL is made from the instrument table. If the table lacks a metric or a label, a query with
+  it is refused. The variables of the board narrow every selector.
+- A query reads a counter as a rate over `$__rate_interval`. If `whole` is set, the query reads the
+  last value in `$__range` instead. The counters of each run start at 0, so this value is exactly
+  the count of the run.
+- Quantiles of acquire cover all acquires (`acquire_quantile`). In an outage, quantiles of only the
+  successful acquires would look good.
 - A query reads a histogram as a classic histogram. If there are no classic buckets, it reads a
   native histogram (exponential, or converted by Prometheus 3). A native histogram cannot count
-  failures as endless. If more than 1 − q failed, the query returns the largest bound, as with a
-  classic histogram. Otherwise it returns the quantile of the successes.
+  failures as endless. If the share of failed acquires is more than 1 − q, the query returns the
+  largest bound. A classic histogram gives the same result. If fewer failed, the query returns the
+  quantile of the successes.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ POLICY = "redlock_fsync"
 NAME = "redlock_run_name"
 BEGAN = "redlock_run_started"
 RATIO = "1"
-# The unit of a number without a unit: an index, or a state (1 or 0).
+# This unit is for numbers without a unit, such as an index or a state (1 or 0).
 PLAIN = "none"
 # The part of a histogram that is a native histogram.
 NATIVE = "native"
@@ -42,8 +44,8 @@ _INSTANCE_VARIABLES = {"server_address": "$instance", "server_port": "$port"}
 class Query:
     """A query in PromQL.
 
-    `unit`: the unit of its values, as in the table ("1": a ratio). `legend`: the text for Grafana's
-    legend.
+    `unit`: the unit of the query's values, as in the table ("1": a ratio). `legend`: the text for
+    Grafana's legend.
     """
 
     expr: str
@@ -61,9 +63,9 @@ class Query:
 def metric(name: str, part: str = "", *, run: str = "$run", **labels: str) -> str:
     """Return the selector of instrument `name`.
 
-    `part`: bucket, sum, count or `NATIVE` for a histogram. `labels`: the required values. A value
-    may begin with the operator `!=` or `=~`. Raises KeyError for an instrument or label that the
-    table lacks. Raises ValueError for a wrong part.
+    `part`: bucket, sum, count or `NATIVE` for a histogram. `labels`: the values that labels must
+    have. A value may begin with the operator `!=` or `=~`. Raises KeyError if the table lacks the
+    instrument or a label. Raises ValueError if the part is wrong.
     """
     one = BY_NAME[name]
     if (one.kind is InstrumentKind.HISTOGRAM) != (part in ("bucket", "sum", "count", NATIVE)):
@@ -89,9 +91,10 @@ def metric(name: str, part: str = "", *, run: str = "$run", **labels: str) -> st
 def grown(
     name: str, part: str = "", *, whole: bool = False, run: str = "$run", **labels: str
 ) -> str:
-    """Return each series of a counter, or of a `part` of a histogram, as the present rate.
+    """Return the present rate of each series of a counter, or of a `part` of a histogram.
 
-    `whole`: return the last value in view instead, which covers each run as a whole.
+    `whole`: if true, return the last value in view instead of the rate. This value covers a whole
+    run.
     """
     selector = metric(name, part, run=run, **labels)
     return (
@@ -117,12 +120,12 @@ def now(name: str, by: Sequence[str] = (), *, function: str = "sum", **labels: s
 
 
 def state(name: str, by: Sequence[str] = (), *, function: str = "sum", **labels: str) -> Query:
-    """Return the same query as `now`, for a gauge that is 1 or 0."""
+    """Return the query that `now` returns, for a gauge that is 1 or 0."""
     return replace(now(name, by, function=function, **labels), unit=PLAIN)
 
 
 def rate(name: str, by: Sequence[str] = (), **labels: str) -> Query:
-    """Return the growth of a counter per second."""
+    """Return by how much a counter grows per second."""
     unit = BY_NAME[name].unit
     return _query(
         name,
@@ -133,7 +136,7 @@ def rate(name: str, by: Sequence[str] = (), **labels: str) -> Query:
 
 
 def total(name: str, by: Sequence[str] = (), **labels: str) -> Query:
-    """Return the sum of a counter's values at the end of each run in view."""
+    """Return the sum of the last values of a counter, over all runs in view."""
     return _query(name, summed(grown(name, whole=True, **labels), by), by)
 
 
@@ -143,7 +146,7 @@ def either(classic: str, native: str) -> str:
 
 
 def count(name: str) -> Query:
-    """Return the number of values in a histogram at the end of each run in view."""
+    """Return how many values a histogram has at the end of each run in view."""
     classic, native = (summed(grown(name, part, whole=True)) for part in ("count", NATIVE))
     return Query(either(classic, f"histogram_count({native})"), "{operation}")
 
@@ -160,7 +163,7 @@ def below(name: str, bound: str, **labels: str) -> Query:
 
 
 def voting() -> Query:
-    """Return the number of voting instances.
+    """Return how many instances vote.
 
     An instance counts only while every load process gets its vote.
     """
@@ -198,7 +201,7 @@ def acquire_quantile(
 ) -> Query:
     """Return the `q` quantile over all acquires.
 
-    A failed acquire counts as endless, so it is only in the last bucket. If more than 1 − `q` of
+    A failed acquire counts as endless, so it lies only in the last bucket. If more than 1 − `q` of
     the acquires failed, the quantile is the largest bound.
     """
     series = partial(grown, ACQUIRE, whole=whole, run=run)
@@ -227,11 +230,11 @@ def mean(name: str) -> Query:
 
 
 def buckets(name: str, **labels: str) -> Query:
-    """Return the buckets of a histogram for a heatmap, in observations per second."""
+    """Return the buckets of a histogram as a heatmap needs them, in observations per second."""
     classic, native = (grown(name, part, whole=False, **labels) for part in ("bucket", NATIVE))
     return _query(name, either(summed(classic, ("le",)), summed(native)), ("le",))
 
 
 def ratio(upper: Query, lower: Query, unit: str = RATIO) -> Query:
-    """Return the quotient of two queries, with `unit`."""
+    """Return the quotient of two queries. The quotient has the unit `unit`."""
     return Query(f"{upper.expr} / {lower.expr}", unit, upper.legend)

@@ -1,9 +1,10 @@
 """The boards of runs: *instruments → speed and outcomes; votes; the cost of AOF policies; a
 comparison*.
 
-Rules: a ratio is the chosen run ÷ the baseline, over whole runs. 1 means equal. A comparison of two
-runs only gives a first hint. For a verdict with an interval, use `lockbench compare` or `gate`.
-Each policy has one or more runs. The runs to compare must be in the time range.
+Rules: a ratio is the figure of the chosen run ÷ the figure of the baseline, over whole runs. A
+ratio of 1 means that both figures are equal. A comparison of two runs gives only a first hint. For
+a verdict with an interval, use `lockbench compare` or `gate`. Each policy has one or more runs. All
+runs that a reader compares must be in the time range.
 """
 
 from functools import partial
@@ -157,7 +158,7 @@ def overview() -> str:
 _splits = ratio(total("redlock.split_votes"), total(_ENDED))
 _needed = now("redlock.quorum.size", function="max").named("quorum")
 _spare = Query(f"{queries.voting().expr} - {_needed.expr}", "{instance}", "spare")
-# Margins are whole numbers, so a value that is not above 0.1 is 0.
+# Margins are whole numbers, so a value of at most 0.1 is 0.
 _bare = ratio(queries.below(_MARGIN, "0.1"), queries.count(_MARGIN))
 _restarts = total("redis.restarts")
 _MARGINS = (
@@ -297,7 +298,8 @@ _BY = (queries.POLICY,)
 
 
 def _each_lease(name: str) -> Query:
-    """Return a counter per lease over whole runs, so that a longer run does not look worse."""
+    """Return a counter divided by how many leases there were, over whole runs. So a longer run does
+    not look worse."""
     return ratio(total(name, _BY), _leases(_BY), BY_NAME[name].unit + "/lease")
 
 

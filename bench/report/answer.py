@@ -1,12 +1,12 @@
-"""The reading, judging and presenting of stored results: *a stored result → its checked type → its
-sheet, cases and page*.
+"""How stored results are read, judged and shown: *a stored result → its checked type → its sheet,
+cases and page*.
 
 Rules
 - A result names its kind in the field `kind`. Each question exports an `Answer` for its results.
 Code that reads results of any kind gets the table of all answers (`bench/questions.py`).
-- All stored results enter through this module. The answer judges a result anew, with the function
-that judged the result when it was written. A result that contradicts itself is refused. A result
-whose verdict word does not follow from its sections is refused, too.
+- All stored results enter through this module. The answer judges a result again, with the function
+  that judged it when it was written. A result that contradicts itself is refused. A result whose
+  verdict word does not follow from its sections is refused, too.
 """
 
 import shlex
@@ -26,22 +26,24 @@ from bench.report.junit import Case, Suite
 from bench.report.sheet import Part, Sheet
 
 Stored = TypeVar("Stored", bound=Document)
-# Judging may raise these errors, if no command can have written the sections.
+# Judging may raise these errors if the sections contradict each other so much that no command can
+# have written them.
 _BROKEN = (ArithmeticError, LookupError, TypeError, ValueError, AttributeError)
 
 
 def no_figures(_result: Document) -> Sequence[Figure]:
-    """Return no pictures, for results that have none."""
+    """Return no pictures. Kinds of results without pictures use this function."""
     return ()
 
 
 def no_evidence(_result: Document) -> Sequence[Part]:
-    """Return no courses of events, for results that have none."""
+    """Return no courses of events. Kinds of results without courses of events use this function."""
     return ()
 
 
 def alone(result: Stored, _folder: Path) -> Stored:
-    """Return the result unchanged, because no other result adds to it."""
+    """Return the result unchanged. Kinds of results to which no other result adds findings use this
+    function."""
     return result
 
 
@@ -49,11 +51,11 @@ def alone(result: Stored, _folder: Path) -> Stored:
 class Answer(Generic[Stored]):
     """The functions that read and present the results of one kind.
 
-    `earned`: judges a result anew. `sheet`: returns the sheet of a result that is stored at a place
-    ("": not stored). `suite`: returns the JUnit cases. `figures`: returns the pictures. `evidence`:
-    returns courses of events, step by step. `beside`: adds the findings of other results below a
-    folder. `whole_page`: returns the page, if the page is more than the sheet with pictures.
-    `contradictions`: returns the places where the sections contradict each other.
+    `earned`: judges a result again. `sheet`: returns the sheet of a result and shows where the
+    result is stored ("": not stored). `suite`: returns the JUnit cases. `figures`: returns the
+    pictures. `evidence`: returns courses of events, step by step. `beside`: adds the findings of
+    other results below a folder. `whole_page`: returns the page if the page is more than the sheet
+    with pictures. `contradictions`: yields a sentence for each contradiction between the sections.
     """
 
     kind: str
@@ -68,16 +70,18 @@ class Answer(Generic[Stored]):
     contradictions: Callable[[Stored], Iterable[str]] = contradictions_in
 
     def read(self, document: Mapping[str, object], name: str) -> Stored:
-        """Return the stored `document` called `name`, with the verdict that its sections earn.
+        """Return the result in the stored `document`, with the verdict that follows from its
+        sections. Messages call the document `name`.
 
         Raises UsageError if the document is incomplete, or for the reasons of `as_earned`."""
         return self.as_earned(typed(document, self.result_type, name), name)
 
     def as_earned(self, result: Stored, name: str) -> Stored:
-        """Return the result called `name`, with the verdict that its sections earn.
+        """Return the result with the verdict that follows from its sections. Messages call the
+        result `name`.
 
         Raises UsageError if the result contradicts itself, or if its stored verdict differs from
-        this verdict.
+        the new verdict.
         """
         earned = result
         try:
@@ -97,8 +101,8 @@ class Answer(Generic[Stored]):
     def read_file(self, place: Path) -> Stored:
         """Return the result in the file or folder `place`.
 
-        Raises UsageError if there is no result, if its kind is another one, or for the reasons of
-        `read`.
+        Raises UsageError if there is no result or if the result has another kind. Also raises
+        UsageError for the same reasons as `read`.
         """
         document = read_result(place)
         if document.get("kind") != self.kind:
@@ -111,12 +115,12 @@ class Answer(Generic[Stored]):
     def newest(self, folder: Path) -> Stored | None:
         """Return the newest result of this kind in the folders directly below `folder`, or None.
 
-        The newest result is the one that started last. Raises UsageError if this result is refused.
-        An older result in its place would be a surprise.
+        The newest result is the result whose command started last. Raises UsageError if the newest
+        result is refused, because users would not expect an older result.
         """
         candidates: list[tuple[str, Path]] = []
         for path in folder.glob(f"*/{RESULT_NAME}"):
-            # A file that is not a result is skipped, because the user did not name it.
+            # If a file is not a result, it is skipped, because the user did not name it.
             with suppress(UsageError):
                 document = read_result(path)
                 if document.get("kind") == self.kind:
@@ -126,8 +130,8 @@ class Answer(Generic[Stored]):
     def cases(self, result: Stored) -> Suite:
         """Return `result` as JUnit cases.
 
-        If the verdict is not a pass, at least one case is not a pass either. For example, all rows
-        may be as expected, but too few of them were judged.
+        If the verdict is not a pass, at least one case is not a pass. This is needed, for example,
+        if all rows were as expected but too few rows were judged.
         """
         suite = self.suite(result)
         verdict = result.verdict
@@ -137,7 +141,7 @@ class Answer(Generic[Stored]):
         return replace(suite, cases=(*suite.cases, whole))
 
     def page(self, result: Stored, place: str = "") -> Page:
-        """Return the page of `result`, stored at `place`."""
+        """Return the page of `result`, which is stored at `place`."""
         if self.whole_page is not None:
             return self.whole_page(result, place)
         sheet = self.sheet(result, place)
@@ -148,12 +152,12 @@ class Answer(Generic[Stored]):
         )
 
 
-# The module of each kind of result. It is imported when a result of its kind is read.
+# The module for each kind of result. A module is imported when a result of its kind is read.
 Answers = Mapping[str, Callable[[], Answer[Any]]]
 
 
 def answer_to(document: Mapping[str, object], name: str, answers: Answers) -> Answer[Any]:
-    """Return the answer that reads the stored `document` called `name`.
+    """Return the answer that can read the stored `document`. Messages call the document `name`.
 
     Raises UsageError if the kind is unknown.
     """

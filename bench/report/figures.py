@@ -2,8 +2,9 @@
 and the cell of a table, or a part of a line*.
 
 Rules: values are scaled to a unit only in this module, when they are printed. A missing value is an
-en dash, never a zero. In a table the head has the unit. In other places the figure itself has it.
-Source: golang/perf, which also normalises units on input and scales them on output.
+en dash, never a zero. In a table, the head of the column has the unit. In other places, the figure
+itself has the unit. Source: golang/perf, which also normalises units on input and scales them on
+output.
 """
 
 import textwrap
@@ -29,7 +30,7 @@ def count(value: float | None) -> str:
 
 
 def decimals(value: float | None, digits: int = 2) -> str:
-    """Return a number with this many digits after the point."""
+    """Return a number as text, with this many digits after the point."""
     return MISSING if value is None else f"{value:,.{digits}f}"
 
 
@@ -87,7 +88,7 @@ def share(part: float, whole: float) -> str:
 
 
 def in_unit(value: float | None, unit: str) -> str:
-    """Return a figure of a result with its unit. `unit`: one of the units in `Unit`."""
+    """Return a figure of a result as text with its unit. `unit`: one of the units in `Unit`."""
     if value is None:
         return MISSING
     if unit == "s":
@@ -101,12 +102,13 @@ def in_unit(value: float | None, unit: str) -> str:
 
 
 _HEAD_UNITS: dict[Unit, str] = {"s": "ms", "seconds": "s", "ms": "ms", "us": "µs", "per_s": "/s"}
-# A longer word in a head makes its column wider.
+# If a head has a word that is longer than this, its column becomes wider.
 _HEAD_LETTERS = 7
 
 
 def head_of(field: Field) -> str:
-    """Return the head of a field's column: the label and the unit of the field, in short lines."""
+    """Return the head of a field's column. It has the label and the unit of the field, in short
+    lines."""
     text = f"{field.label} {_HEAD_UNITS.get(field.unit, '')}".strip()
     return textwrap.fill(text, _HEAD_LETTERS, break_long_words=False, break_on_hyphens=False)
 
@@ -163,7 +165,7 @@ def in_words(section: Section) -> Iterator[str]:
 
 
 def threshold_text(entry: JudgedThreshold) -> str:
-    """Return the measured value, the limit, the margin, and the reason of a missing decision."""
+    """Return the measured value, the limit, the margin, and the reason if there is no decision."""
     value, limit = (in_unit(one, entry.unit) for one in (entry.value, entry.limit))
     if entry.infinite and entry.reason:
         value = entry.reason

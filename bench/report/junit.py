@@ -1,8 +1,8 @@
 """A verdict for CI servers: *cases → JUnit XML*.
 
 Rules: fail becomes a `failure`. Inconclusive, invalid and violated become an `error`, so that no CI
-shows them green. Characters that XML cannot hold are replaced. Source: windyroad's JUnit.xsd (all
-of its required attributes), which the readers of Jenkins, GitLab and GitHub follow.
+shows them green. If XML does not allow a character, the character is replaced. Source: windyroad's
+JUnit.xsd (all of its required attributes), which the readers of Jenkins, GitLab and GitHub follow.
 """
 
 import re
@@ -33,8 +33,8 @@ class Suite:
     """All cases of one command.
 
     `started_at`: the start in UTC, as ISO 8601. `properties`: further facts. `name`: the name of
-    the scenario or run, or "". `mark`: a text after each case's name. It distinguishes the cases
-    from those of another run.
+    the scenario or run, or "". `mark`: a text that is added to the name of each case. It
+    distinguishes these cases from the cases of another run.
     """
 
     command: str
@@ -49,7 +49,8 @@ class Suite:
 def suite_of(
     result: Document, cases: Sequence[Case], properties: Mapping[str, str] | None = None
 ) -> Suite:
-    """Return the cases of a result, with its id and its other `properties`."""
+    """Return the cases of a result. The suite has the id of the result and the other
+    `properties`."""
     about = {"id": result.id, **(properties or {})}
     return Suite(result.kind, result.started_at, result.duration_s, cases, about)
 
@@ -82,8 +83,8 @@ def junit_xml(suite: Suite) -> str:
     for name, value in suite.properties.items():
         ET.SubElement(properties, "property", name=name, value=value)
     classname = ".".join(filter(None, ("lockbench", suite.command, suite.name)))
-    # GitLab and others add up the times of the cases. So the first case has the time of the whole
-    # command, and the other cases have 0.
+    # Some CI servers, such as GitLab, add up the times of the cases. So the first case has the time
+    # of the whole command, and all other cases have 0.
     time = counts["time"]
     for case, name in zip(suite.cases, _case_names(suite), strict=True):
         element = ET.SubElement(node, "testcase", name=name, classname=classname, time=time)

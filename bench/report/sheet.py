@@ -1,7 +1,8 @@
-"""A result in words: *verdict, tables, labelled sentences → a terminal or Markdown*.
+"""The sheet, which is a result in words: *verdict, tables, labelled sentences → a terminal or
+Markdown*.
 
-Rules: the verdict comes first. No text of a cell breaks the table. A colour never carries
-information alone. This module computes no figures. Source: rich; GitHub's Markdown tables.
+Rules: the verdict comes first. No text in a cell can break its table. Information is never shown by
+a colour alone. This module computes no figures. Source: rich; GitHub's Markdown tables.
 """
 
 import re
@@ -24,7 +25,7 @@ from bench.report.figures import cell_of, head_of
 from bench.screen import fitted
 
 GOOD, DOUBTFUL, BAD = (kind.value for kind in (Kind.GOOD, Kind.UNKNOWN, Kind.BAD))
-# The names of these styles on an HTML page.
+# An HTML page uses these names for the styles.
 STYLES = {GOOD: "good", DOUBTFUL: "warning", BAD: "bad"}
 ROOMY = 100  # columns
 
@@ -58,7 +59,7 @@ def not_measured(text: str) -> Sentence:
 
 
 class KeyFigure(NamedTuple):
-    """One of the figures that answer the question.
+    """One large figure, which answers a part of the question.
 
     `bound`: a text that limits the value, such as its uncertainty.
     """
@@ -79,9 +80,9 @@ class Part:
 
     `name`, `about`: the subject of the table. `head`: the heads of the columns. Newlines separate
     the lines of a head. `left`: the columns that hold words. `aside`: a column that only a wide
-    terminal shows. `below`: a column that a terminal shows on a line of its own under each row.
-    `styles`: the styles of cells, by their text. `terms`: uncommon words of the table, each with
-    its meaning.
+    terminal shows. `below`: a terminal shows this column on a separate line under each row.
+    `styles`: the style of a cell, by the text of the cell. `terms`: uncommon words of the table,
+    each with its meaning.
     """
 
     name: str
@@ -96,7 +97,7 @@ class Part:
 
     @property
     def plain_head(self) -> tuple[str, ...]:
-        """The head with one line for each cell.
+        """The head of the table, in which every cell is one line.
 
         A soft hyphen marks a place where a word may be split. U+2010 is a hyphen of the word
         itself.
@@ -106,8 +107,8 @@ class Part:
 
 
 Row = TypeVar("Row")
-# A column is the path of a field, or a head with a function that returns the text for a row. The
-# column of a function is left-aligned if `words` has its head.
+# A column is either the path of a field, or a head with a function. The function returns the text
+# for a row. The column of a function is left-aligned if its head is in `words`.
 Columns = Sequence[str | tuple[str, Callable[[Row], str]]]
 
 
@@ -123,8 +124,8 @@ def table_of(
 ) -> Part:
     """Return the table of `rows`, which are sections of one `kind`.
 
-    `columns`: the columns (empty: all fields that are shown in tables). `words`: the heads of the
-    columns with a function whose texts are words.
+    `columns`: the columns (empty: all fields that tables show). `words`: if the function of a
+    column returns words, the head of the column is in this list.
     """
     shown = [
         _column(field_at(kind, column))
@@ -170,7 +171,7 @@ class Sheet:
     parts: tuple[Part, ...]
     lines: tuple[Sentence, ...]
     tables_first: bool = False
-    # A part of the headline that stays beside the verdict even if the rest has no room.
+    # This part of the headline stays beside the verdict even if there is no room for the rest.
     caveat: str = ""
     keys: tuple[KeyFigure, ...] = ()
 
@@ -201,8 +202,8 @@ def sheet_of(
 ) -> Sheet:
     """Return the sheet of a `result`, which is stored at `place` ("": not stored).
 
-    Around the result's own `lines` come the sentences of every sheet: the reasons of the verdict,
-    the warnings and the place.
+    `lines`: the sentences of this result. The function adds the sentences that every sheet has: the
+    reasons for the verdict, the warnings and the place.
     """
     sentences = [
         *(("because", reason) for reason in result.verdict.reasons),
@@ -227,7 +228,7 @@ def sheet_of(
 
 
 def made(result: Document, shared: str = "") -> tuple[str, ...]:
-    """Return the conditions of an experiment: its cores, its seed and its duration.
+    """Return the conditions of an experiment, which are its cores, its seed and its duration.
 
     `shared`: a text that names the programs on the same cores.
     """
@@ -296,7 +297,7 @@ def _facts(sheet: Sheet) -> Table:
     table = Table(
         box=None, show_header=False, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0)
     )
-    # With this width the sentences of most sheets begin in the same column.
+    # If labels have this width, the sentences of most sheets begin in the same column.
     table.add_column(style="dim", no_wrap=True, min_width=10)
     table.add_column(overflow="fold")
     for key in sheet.keys:
@@ -319,7 +320,8 @@ def _part(part: Part, width: int) -> Iterator[RenderableType]:
 
 
 def _tables(part: Part, width: int) -> Iterator[RenderableType]:
-    """Yield the table. If it is too wide, it is split between columns into pieces.
+    """Yield the table, or several pieces if the table is too wide. The table is split only between
+    columns.
 
     Each piece begins with the first column, and no figure is cut.
     """
@@ -366,7 +368,7 @@ def _table(part: Part, shown: Sequence[int], gap: int) -> Table:
 
 
 def _two_lines(part: Part, below: int) -> Iterator[RenderableType]:
-    """Yield each row, with its column `below` on a line of its own."""
+    """Yield each row. The column `below` follows on a separate line."""
     lines = [
         [cell for column, cell in enumerate(row) if column != below]
         for row in (part.head, *part.rows)

@@ -1,10 +1,12 @@
-"""The text of `lockbench run`: *its result → one sheet: headline, latency table, lines of text*.
+"""The text that `lockbench run` prints: *its result → one sheet with a headline, a latency table
+and lines of text*.
 
-Rules: the verdict comes first. If the result lacks a section, the sheet lacks its line. A run of
-five instances without trouble fits a screen of 80×24. If any acquire failed, the first line shows
-the share that succeeded. Its percentiles are over all acquires. "∞" means that the percentile falls
-among the failed acquires. "≤" means that the figure includes the generator's own delay. The first
-line of an invalid run shows no figure.
+Rules: the verdict comes first. If the result lacks a section, the sheet lacks the line about this
+section. If a run has five instances and no trouble, its sheet fits on a screen of 80×24. If any
+acquire failed, the first line shows the share of acquires that succeeded. The percentiles in the
+first line are over all acquires. "∞" means that the percentile falls among the failed acquires. "≤"
+means that the figure includes the generator's own delay. The first line of an invalid run shows no
+figure.
 """
 
 from collections.abc import Iterator
@@ -34,14 +36,15 @@ from bench.scenario import Scenario
 from bench.scenario.quantity import delay_text, duration_text, skew_text
 
 _PERCENTILES = fields_in(Percentiles)
-# The heads are as wide as their widest figures, so the tables of two runs line up.
+# The heads are as wide as the widest figures below them, so the columns of two runs have the same
+# width.
 _HEAD = (f"{'ms':<10}", *(f"{one.label:>7}" for one in _PERCENTILES), f"{'count':>10}", "")
 _NOTE = len(_HEAD) - 1
 # This text is added to the words about safety if all callers were in one process.
 WITHIN = "within one process"
 # A summary shows the times of at most this many faults of one kind.
 MOST_FAULTS = 3
-# With more instances, only those with trouble get a line of their own.
+# If there are more instances than this, only instances with trouble get a separate line.
 MOST_INSTANCES = 9
 
 
@@ -59,11 +62,12 @@ def sheet(result: RunResult, place: str = "") -> Sheet:
 
 
 def suite(result: RunResult) -> Suite:
-    """Return the run as JUnit cases: its verdict, and every threshold."""
+    """Return the JUnit cases of the run. There is one case for the verdict and one for every
+    threshold."""
     verdict = result.verdict
     scenario = result.scenario
     own = result.verdict.status
-    # A broken limit has a case of its own.
+    # A broken limit has its own case.
     if own in ("fail", "inconclusive"):
         limits = set(map(sentence, result.thresholds))
         own = "pass" if set(verdict.reasons) <= limits else "inconclusive"
@@ -89,7 +93,7 @@ def _headline(result: RunResult) -> str:
     success = [f"{percent(got)} acquired"] if got is not None and got < 1 else []
     if result.safety.within_one_process and result.safety.verdict == "SAFE":
         leases = f"{WITHIN}   {leases}"
-    # Beside a rate that was not reached, a percentile would be misleading.
+    # If the rate was not reached, a percentile beside the rate would be misleading.
     if rate.sustained is False:
         leases += f" of {count(rate.offered_per_s)}/s offered: not sustained {seconds}"
         return "   ".join([leases, *success])
@@ -133,7 +137,8 @@ def key_figures(result: RunResult) -> tuple[KeyFigure, ...]:
 def in_one_line(result: RunResult) -> str:
     """Return one line for a log or for Locust's page.
 
-    It has the headline and the reasons of the verdict. Without reasons it has the safety result.
+    The line has the headline and the reasons for the verdict. If there are no reasons, it has the
+    safety result.
     """
     reasons = result.verdict.reasons or (safety_sentence(result.safety).text,)
     return "; ".join((_headline(result).replace("   ", ", "), *reasons))
@@ -156,7 +161,7 @@ def _conditions(result: RunResult) -> list[str]:
 
 
 def load_parts(scenario: Scenario) -> list[str]:
-    """Return the parts of the load, in a few words each."""
+    """Return the parts of the load. Each part has a few words."""
     rate = scenario.rate_per_s
     users = counted(scenario.users, "user")
     skew = skew_text(scenario.skew)
@@ -182,7 +187,8 @@ def load_parts(scenario: Scenario) -> list[str]:
 def _latencies(result: RunResult) -> Part:
     rows = list[tuple[str, ...]]()
     hidden = {
-        # In a closed loop the intended start is the actual start, so both rows would be the same.
+        # In a closed loop, the intended start is the actual start. So the two rows would be the
+        # same.
         "acquire_service": not result.rate.offered_per_s,
         "hold": not result.scenario.hold.ms,
         "acquire_all": "p99" not in result.latency_s.acquire_all.infinite,
@@ -278,7 +284,7 @@ def _cost(result: RunResult) -> Iterator[Sentence]:
 
 
 def safety_sentence(safety: SafetyReport) -> Sentence:
-    """Return the sentence about the oracle's result, with its bound."""
+    """Return a sentence about the oracle's result, with the upper bound."""
     leases = count(safety.tested_leases)
     reason = safety.reason
     late = safety.client_overstays
@@ -306,7 +312,7 @@ def safety_sentence(safety: SafetyReport) -> Sentence:
 def _faults(result: RunResult) -> Iterator[Sentence]:
     """Yield one sentence with the times of all faults.
 
-    A fault that never began has a warning instead.
+    If a fault never began, there is a warning instead.
     """
     begun: dict[str, list[str]] = {}
     for fault in result.faults:

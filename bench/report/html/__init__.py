@@ -1,4 +1,4 @@
-"""A result as a page: *result.json → one self-contained HTML file*.
+"""The page of a result: *result.json → one self-contained HTML file*.
 
 See README.md of this folder.
 """

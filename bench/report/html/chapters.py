@@ -27,9 +27,9 @@ class Chapter:
 class Page:
     """A whole page: its title, its sheet and its chapters.
 
-    `title`: the text of the title bar. `sheet`: provides the verdict and the sentences. `repeat`:
-    the command that repeats the result. `opens`: the moment to read first, as a sentence and the
-    name of the part that shows this moment.
+    `title`: the text of the title bar. `sheet`: has the verdict and the sentences. `repeat`: the
+    command that produces the result again. `opens`: the moment that a reader should see first. It
+    has a sentence, and the name of the part that shows the moment.
     """
 
     title: str
@@ -44,8 +44,8 @@ def sheet_page(
 ) -> Page:
     """Return the page of a sheet.
 
-    The first picture answers the question of the sheet. The other pictures, the tables and the
-    courses of events follow.
+    The first picture answers the question of the sheet. After this picture come the other pictures,
+    the tables and the courses of events.
     """
     chapters = [
         Chapter("The answer", tuple(figures[:1])),

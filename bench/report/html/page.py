@@ -1,11 +1,11 @@
 """A page as text and as a file: *a Page, or several runs side by side → one self-contained HTML
 document*.
 
-Rules: a page of several runs shows their figures side by side, never a ratio. Only `lockbench
-compare` can say whether a difference is more than noise, because it pairs its runs. The page
-fetches no other files, and its Content-Security-Policy forbids this. All text from a result is
-escaped. jinja2 escapes it in the markup, and `render` escapes it in the data. A file is written
-completely or not at all.
+Rules: a page of several runs shows the figures of the runs side by side and never shows a ratio.
+Only `lockbench compare` can say whether a difference is more than noise, because only `lockbench
+compare` pairs its runs. The page fetches no other files. Its Content-Security-Policy forbids it to
+fetch files. All text from a result is escaped. jinja2 escapes it in the markup, and `render`
+escapes it in the data. A file is written completely or not at all.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def render(page: Page) -> str:
     text = json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False).replace(
         "<", "\\u003c"
     )
-    # The text is part of a script element. There these two characters would end a line.
+    # The text is part of a script element. In a script, these two characters would end a line.
     text = text.replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
     texts = {"css": _text("page.css"), "js": _text("page.js"), "data": text}
     return _template().render(
@@ -80,7 +80,7 @@ def _lines_of(sheet: Sheet) -> dict[str, object]:
         if line.group:
             place = advice.setdefault(line.group, [])
         elif line.label:
-            # A line without a label continues the line before it.
+            # If a line has no label, it continues the line before it.
             place = alarms if line.label in _ALARMS else notes
         place.append(line)
     return {"alarms": alarms, "advice": advice, "notes": notes}
@@ -111,7 +111,8 @@ def _text(name: str) -> str:
 
 # -- several runs ----------------------------------------------------------------------------------
 
-# The styles of the curves. Further runs have no curve and appear only in the tables.
+# The styles of the curves. If there are more runs than styles, the other runs have no curve and
+# appear only in the tables.
 _STYLES = ("c1", "c2", "c4", "c5", "good", "c3", "bad")
 
 

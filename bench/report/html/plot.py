@@ -24,10 +24,10 @@ LEFT = 60.0
 RIGHT = _WIDTH - 12.0
 BOTTOM = _HEIGHT - 44.0
 TOP = 26.0
-# About the width of a character. Labels that would touch each other are left out.
+# The approximate width of a character. It is used to leave out labels that would touch each other.
 _LETTER_PX = 6.4
 _SPOT_PX = 4.0
-# The number of ticks that fit on a phone.
+# This many ticks fit on a phone.
 _FEW_TICKS = 4
 
 Cell = float | int | str | bool | None
@@ -50,9 +50,10 @@ class Column:
 class Figure:
     """A picture with its finding.
 
-    `name`: an identifier, also used for its files. `legend`: names, each with a small drawing
-    (SVG). `cursor`: the position of each row of data, for readers with a mouse or keys. `drawn`:
-    the data of a picture that the page's script draws over the whole width. Then `svg` is empty.
+    `name`: an identifier, which is also used in the names of files. `legend`: names, each with a
+    small drawing (SVG). `cursor`: the position of each row of data, for readers with a mouse or
+    keys. `drawn`: data from which the page's script draws the picture over the whole width. If
+    there is such data, `svg` is empty.
     """
 
     name: str
@@ -67,7 +68,7 @@ class Figure:
 
 
 def data_of(kind: type, rows: Iterable[object]) -> tuple[list[Column], list[list[Cell]]]:
-    """Return the data below a picture of `rows`, which are sections of one `kind`.
+    """Return the data to show below a picture of `rows`, which are sections of one `kind`.
 
     Each field that is shown in pictures has a column.
     """
@@ -96,7 +97,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Area:
-    """Steps from `lows` up to `highs`. `edges` has one entry more than the other two lists."""
+    """Steps between `lows` and `highs`. `edges` has one entry more than `lows` and `highs`."""
 
     edges: Sequence[float]
     lows: Sequence[float]
@@ -118,7 +119,7 @@ class Band:
 
 @dataclass(frozen=True, slots=True)
 class Spot:
-    """A point, drawn as a dot or (`hollow`) as a ring."""
+    """A point. It is drawn as a dot, or as a ring if `hollow` is true."""
 
     x: float
     y: float
@@ -185,7 +186,8 @@ def _grid(x: Scale, y: Scale) -> str:
 
 
 def _odd(place: int, scale: Scale) -> str:
-    """Return the class of a tick label. Every second label of many is hidden on a phone."""
+    """Return the class of a tick label. If there are many labels, a phone hides every second
+    label."""
     return "odd" if place % 2 and len(scale.ticks) > _FEW_TICKS else ""
 
 
@@ -206,7 +208,7 @@ def _band_names(x: Scale, bands: Sequence[Band]) -> str:
             stroke(x(at), TOP, x(at), BOTTOM, f"{band.style}-edge")
             for at in (band.start, band.stop)
         ]
-        # The title of the band has the complete text.
+        # The title element of the band has the complete text.
         text = shorten(band.text, 40, placeholder=" …")
         width = len(text) * _LETTER_PX
         at = min(x(band.start) + 3, RIGHT - width)
@@ -230,7 +232,7 @@ def _mark(x: Scale, y: Scale, mark: Line | Area | Spot) -> str:
         for at, value in zip(mark.xs, mark.ys, strict=True)
     ]
     around = zip([None, *points], points, [*points[1:], None], strict=False)
-    # A point without neighbours is drawn as a dot, because no line shows it.
+    # If a point has no neighbours, no line shows it, so it is drawn as a dot.
     alone = [point for before, point, after in around if point and not before and not after]
     dots = [circle(*point, 2.2, f"alone {mark.style}") for point in alone]
     path = _polyline(points)
@@ -249,7 +251,7 @@ def _legend(named: Iterable[tuple[str, str]]) -> dict[str, str]:
 
 
 def _swatch(mark: Mark) -> str:
-    """Return the small drawing of a mark for the legend, 26 × 10 in size."""
+    """Return a small drawing of a mark, which the legend shows. Its size is 26 × 10."""
     style = _class_of(mark)
     if isinstance(mark, Line):
         return stroke(1, 5, 25, 5, "line faint" if "faint" in style else style)
@@ -286,8 +288,8 @@ class Bar:
     """One row of a forest plot.
 
     `value`, `low`, `high`: the value and its interval (None: unknown). `text`: the figure in words.
-    `style`: the class of page.css. `key`: the meaning of this class. `limit`: the position of the
-    row's own limit mark.
+    `style`: the class of page.css. `key`: the meaning of this class. `limit`: the position at which
+    the row has a mark for its limit.
     """
 
     name: str
@@ -314,8 +316,8 @@ def forest(
 ) -> Figure:
     """Return the figure `name` of `bars` over `x`, in the style of a meta-analysis.
 
-    The name and the text of a row are above its interval. `lines`: values to mark, with their
-    names. `limit`: the meaning of the rows' own limit marks.
+    The name and the text of a row are above its interval. `lines`: values that lines mark, with
+    their names. `limit`: the text that explains the limit marks of the rows.
     """
     x = replace(x, start=_MARGIN, end=_WIDTH - _MARGIN)
     bottom = _FIRST_PX + len(bars) * _ROW_PX
@@ -350,7 +352,8 @@ def forest(
 
 
 def _beside_bar(at: float, top: float, style: str) -> str:
-    """Return a vertical line with the height of a row's interval. So it crosses no name."""
+    """Return a vertical line that is as high as the interval of a row, so that it crosses no
+    name."""
     return stroke(at, top + _BAR_PX - 8, at, top + _BAR_PX + 8, style)
 
 
@@ -369,7 +372,8 @@ def _row(bar: Bar, x: Scale, top: float) -> str:
 def _bar(bar: Bar, y: float, x_of: Callable[[str], float]) -> str:
     """Return the interval and the point of a bar, if they are known.
 
-    `x_of`: returns the positions of the bar's `low`, `high` and `value`.
+    `x_of`: a function that gets a name (`low`, `high` or `value`) and returns the position of this
+    value of the bar.
     """
     parts = []
     if bar.low is not None and bar.high is not None:
@@ -391,7 +395,7 @@ _LINE_PX = 27.0
 _HEADS_PX = 38.0
 _GAP_PX = 14.0
 _BAR_SHARE = 0.42
-# The width of a letter in the larger type of a phone.
+# The width of a letter on a phone, which uses larger type.
 _PHONE_LETTER_PX = 8.8
 _TICK = "M{0} {1}l4 4l7 -9"
 
@@ -400,8 +404,8 @@ _TICK = "M{0} {1}l4 4l7 -9"
 class Measure:
     """One value of a row, drawn as a bar of `style` with its `text`.
 
-    A value of 0 with the style good is a green tick. If the value is None, only the text is drawn.
-    `key`: the meaning of the mark.
+    If the value is 0 and the style is good, a green tick is drawn. If the value is None, only the
+    text is drawn. `key`: the meaning of the mark.
     """
 
     value: float | None
@@ -413,21 +417,23 @@ class Measure:
 def harm(value: float | None, text: str, *, some: str, none: str) -> Measure:
     """Return the measure of an event that should not happen.
 
-    `value`: how often it happened. 0 becomes a green tick with the meaning `none`. Another number
-    becomes a red bar with the meaning `some`. None (unknown) shows only the text.
+    `value`: how often the event happened. If it is 0, the mark is a green tick with the meaning
+    `none`. If it is larger, the mark is a red bar with the meaning `some`. If it is None (unknown),
+    only the text is shown.
     """
     return Measure(value, text, "bad", some) if value else Measure(value, text, "good", none)
 
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """A column of measures. Its head has two lines: the measured quantity and its unit."""
+    """A column of measures. The first line of its head names the measured quantity, and the second
+    line has the unit."""
 
     head: str
     unit: str
 
 
-# A heading and its rows. Each row is a name and a measure for each panel.
+# A heading and its rows. A row has a name, and a measure for each panel.
 Group = tuple[str, Sequence[tuple[str, Sequence[Measure]]]]
 
 
@@ -439,7 +445,7 @@ def panels(
     heads: Sequence[Panel],
     groups: Sequence[Group],
 ) -> Figure:
-    """Return the figure `name` of rows in groups, with the bars of a row beside each other.
+    """Return the figure `name` with rows in groups. The bars of a row are drawn beside each other.
 
     Every panel scales its bars to its own largest value. Each row of the data has the group, the
     name and the measures.

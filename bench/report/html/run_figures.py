@@ -1,10 +1,10 @@
 """The pictures of a run: *HDR histograms → percentile curves of the run and of each instance;
 `over_time` → pictures over time*.
 
-Rules: a curve is solid up to the last point with at least ten samples beyond it. From there to the
-slowest sample it is faint. Figures in words come from `latency_s`. Every point over time is a
-figure of the result. A slice without samples is a gap. Faults are bands. Source: Gil Tene's
-percentile plots (HdrHistogram).
+Rules: a curve is solid up to the last point that has at least ten samples beyond it. From this
+point to the slowest sample, the curve is faint. Figures in words come from `latency_s`. Every point
+of a picture over time is a figure of the result. If a slice has no samples, the line has a gap.
+Faults are bands. Source: Gil Tene's percentile plots (HdrHistogram).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,7 +29,7 @@ from bench.report.html.scale import (
 )
 from bench.report.summary import endings, margins
 
-# The points of a curve, as (1 ÷ (1 − share), seconds).
+# The points of a curve. A point is a pair (1 ÷ (1 − share), seconds).
 Curve = list[tuple[float, float]]
 # The styles of the latencies that have a curve, in the order in which they are drawn.
 _STYLES = ("c1", "bad", "c2", "c4", "c5", "c3", "good")
@@ -41,7 +41,7 @@ MOST_INSTANCES = 9
 class LatencyCurve:
     """One line of a picture of percentiles.
 
-    `column`: the line's column of data, with its label for the legend.
+    `column`: the column with the data of the line. The legend shows the label of this column.
     """
 
     column: Column
@@ -113,8 +113,8 @@ def curves_figure(
 ) -> Figure | None:
     """Return the picture of the `curves` of `what`, or None if there are no curves.
 
-    `beside`: the curves of other pictures. The axes fit them, too, so that the pictures can be
-    compared.
+    `beside`: the curves of other pictures. The axes also cover these curves, so that readers can
+    compare the pictures.
     """
     if not curves:
         return None
@@ -125,7 +125,7 @@ def curves_figure(
         f"{what} by percentile, log scale; faint parts have fewer than ten samples beyond a point"
     )
     columns = (Column("share", "text", "percentile"), *(curve.column for curve in curves))
-    # All curves have the same percentiles. A curve with fewer samples ends earlier.
+    # All curves show the same percentiles. If a curve has fewer samples, it ends earlier.
     ratios_to_seconds = [dict(curve.points) for curve in curves]
     grid = [*max(ratios_to_seconds, key=len)]
     rows = [
@@ -138,7 +138,7 @@ def curves_figure(
 def curve_of(encoded: str, most_s: float | None) -> Curve:
     """Return the percentile curve of an encoded histogram.
 
-    The curve goes as far as the number of samples allows. Its last point is the largest sample,
+    The curve has as many points as there are samples for. Its last point is the largest sample,
     `most_s`.
     """
     histogram = Histogram.decode(encoded)
@@ -186,8 +186,8 @@ _SHARES = Scale(0.0, 1.0, (0.0, 0.25, 0.5, 0.75, 1.0), "share", lambda share: f"
 def course_of(result: RunResult) -> OverTime | None:
     """Return the figures over time, or None.
 
-    Results of older versions have no such figures. A run that ended when its window began has none
-    either.
+    There are no such figures if the result is from an older version, or if the run ended when its
+    window began.
     """
     over = result.over_time
     return over if over and over.start_s and over.slice_s else None
@@ -261,7 +261,8 @@ class _CourseFigures:
     def rate(self) -> Figure:
         """Return the picture of leases granted per second.
 
-        In open loop it also shows the offered rate and the acquires that were due per second.
+        In open loop, the picture also shows the offered rate and how many acquires per second were
+        due.
         """
         rate = self._result.rate
         offered = self._result.rate.offered_per_s
@@ -343,7 +344,7 @@ class _CourseFigures:
     ) -> Figure:
         """Return a picture of shares. The columns with a style are stacked.
 
-        In a slice with any value, the shares add up to 100 %.
+        If a slice has any value, the shares of the slice add up to 100 %.
         """
         sums = [
             sum(slice_) or 1 for slice_ in zip(*(columns[column] for column in styles), strict=True)

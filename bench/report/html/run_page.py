@@ -1,9 +1,9 @@
-"""The page of a run: *result.json → verdict, figures and tables, in the order of a reader's
+"""The page of a run: *result.json → verdict, figures and tables, in the order in which readers ask
 questions*.
 
 Rules: the verdict and its reasons come first. The picture of the most important moment and the
-advice come next. Then follow speed, safety, the course over time, the instances and the conditions.
-Words and figures are the same as in the terminal's summary.
+advice come next. After that, the page shows speed, safety, the course over time, the instances and
+the conditions. Words and figures are the same as in the terminal's summary.
 """
 
 from __future__ import annotations
@@ -113,7 +113,8 @@ def _speed(result: RunResult, summary: Sheet) -> Chapter:
 # -- where it opens --------------------------------------------------------------------------------
 # The page opens at the first violation. Without a violation it opens at the first fault, and
 # without a fault at the slowest acquire. Seconds count from the start of the measured window. The
-# result keeps only the earliest few violations of each kind, and "first" refers to these.
+# result keeps only the earliest few violations of each kind, so "first" means the first of the kept
+# violations.
 
 RULES: dict[BrokenRule, str] = {
     "service_fault": "two leases valid at once",
@@ -139,7 +140,8 @@ _LEASES = 24
 class Eyecatcher:
     """The moment of a run that a reader should see first.
 
-    `text`: a sentence about the moment. `view_s`: the part of the run around the moment.
+    `text`: a sentence about the moment. `view_s`: the time span of the run that the picture shows
+    around the moment.
     """
 
     text: str
@@ -178,7 +180,8 @@ def moment_of(result: RunResult) -> Eyecatcher | None:
 
 
 def findings(result: RunResult) -> list[Example]:
-    """Return the oracle's findings, with violations first. Earlier findings precede later ones."""
+    """Return the oracle's findings. Violations come before all other findings. Within each group,
+    the findings are in the order of time."""
     return sorted(result.safety.examples, key=lambda one: (one.kind not in _VIOLATIONS, one.at_ns))
 
 
@@ -200,7 +203,7 @@ def _span(example: Example, origin_ns: int) -> tuple[float, float]:
 def _around(result: RunResult, at_s: float) -> tuple[float, float]:
     """Return the time span of `at_s` and of the leases nearest to it.
 
-    The leases are those of the first resource for which the result shows holders.
+    The leases belong to the first resource for which the result shows holders.
     """
     rows = next((holder.rows for holder in result.safety.holders if holder.rows), ())
     near = sorted(rows, key=lambda row: abs(row[0] / 1e6 - at_s))[:_LEASES]
@@ -224,8 +227,8 @@ def _safety(result: RunResult, moment: Eyecatcher | None) -> Chapter:
 def _holders(result: RunResult, moment: Eyecatcher | None) -> Figure | None:
     """Return the figure of the holders of each resource over time. It opens at `moment`.
 
-    The page's script (page.js) draws the figure. Without a script the tables below show the same
-    data. Return None if the result has no holders.
+    The script of the page (page.js) draws the figure. If the browser runs no scripts, the tables
+    below show the same data. Return None if the result has no holders.
     """
     holders = result.safety.holders
     over = course_of(result)
@@ -303,7 +306,8 @@ def _conditions(result: RunResult) -> Chapter:
 def conditions_of(result: RunResult) -> dict[str, str]:
     """Return every key of the run's scenario in words.
 
-    `fsync` is the actual AOF policy of the servers, because the user's own targets ignore the key.
+    For `fsync`, the text has the actual AOF policy of the servers, because the user's own targets
+    ignore this key.
     """
     return scenario_facts(result.scenario) | {"fsync": result.fleet.policies or MISSING}
 

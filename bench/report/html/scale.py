@@ -1,9 +1,9 @@
 """Scales from values to pixels: *a range of figures → a scale with readable ticks*.
 
 Rules: bounds and ticks are round numbers (1, 2 or 5 times a power of ten). A logarithmic scale has
-a tick at each power of ten. If the range is short, it also has ticks in between. A range without
-width is widened, because the scale divides by the width. Source: Heckbert, "Nice numbers for graph
-labels" (Graphics Gems, 1990).
+a tick at each power of ten. If the range is short, it also has ticks in between. If a range has no
+width, it is widened, because the scale divides by the width. Source: Heckbert, "Nice numbers for
+graph labels" (Graphics Gems, 1990).
 """
 
 import math
@@ -34,7 +34,8 @@ class Scale:
     end: float = 1.0
 
     def __call__(self, value: float) -> float:
-        """Return the position of a value. For a value outside the range, this is the edge."""
+        """Return the position of a value. If the value is outside the range, return the position of
+        the nearest edge."""
         low = self.low
         high = self.high
         at = min(max(value, self.low), self.high)
@@ -86,7 +87,7 @@ def latencies(values: Iterable[float]) -> Scale:
 def percentiles(count: float) -> Scale:
     """Return the scale of a percentile curve with `count` samples.
 
-    The scale is logarithmic in 1 ÷ (1 − share). It ends at the first power of ten that is not below
+    The scale is logarithmic in 1 ÷ (1 − share). It ends at the first power of ten that is at least
     `count`.
     """
     nines = math.ceil(math.log10(max(count, 10)))

@@ -1,4 +1,5 @@
-"""A course of events as a picture: *steps of several clients and their servers → a figure*. Pure.
+"""The picture of a course of events: *steps of several clients and their servers → a figure*. All
+functions are pure.
 
 Every client has a line from top to bottom, and the servers share one line at the right. A call is
 an arrow to the servers, and an answer is an arrow back. Any other step is a dot. A bar beside a
@@ -24,7 +25,7 @@ LETTER_PX = 8.8
 class Move:
     """A step of a course of events.
 
-    `line`: the number of its line. The last line is that of the servers.
+    `line`: the number of the line on which the step is drawn. The last line belongs to the servers.
     """
 
     at_ms: float
@@ -56,7 +57,7 @@ def sequence(
     moves: Sequence[Move],
     holdings: Sequence[HoldingSpan] = (),
 ) -> Figure:
-    """Return the figure `name` of a course of events. Its data are the moves.
+    """Return the figure `name` of a course of events. The data of the figure are the moves.
 
     `lines`: the names of the clients, then the name of the servers.
     """
@@ -88,7 +89,8 @@ def sequence(
 
 
 def _legend(moves: Sequence[Move], holdings: Sequence[HoldingSpan], servers: int) -> dict[str, str]:
-    """Return the marks of the picture with their meanings. Other marks are not in the legend."""
+    """Return the marks that the picture uses, with their meanings. The legend shows only these
+    marks."""
     legend = {}
     for is_bad, text in ((False, "holds the lock"), (True, "holds it beside another client")):
         if [one for one in holdings if one.is_bad is is_bad]:
@@ -122,7 +124,7 @@ def _drawn(move: Move, top: float, places: Sequence[float]) -> Iterator[str]:
 
 
 def _text(text: str, x: float, y: float, room: float, *, anchor: str | None = None) -> str:
-    """Return a text that is cut at the end of its space.
+    """Return the text, which is cut if it is longer than its space.
 
     The table below the picture has the complete text.
     """
