@@ -368,7 +368,7 @@ def test_every_command_with_a_good_word_is_fed() -> None:
 def test_the_planner_advises_nothing_without_crashes_or_without_a_safe_option() -> None:
     page = plan_page([], None)
     assert page.advice == (
-        "no recommendation yet: run lockbench crash --quick, then lockbench planner",
+        "there is no recommendation yet: run lockbench crash --quick, then lockbench planner",
     )
     assert judge_page(page).word == "NOT KNOWN"
 

@@ -192,12 +192,12 @@ def test_a_lock_that_lets_go_by_a_thread_of_its_own_is_violated_in_virtual_time(
 @pytest.mark.parametrize(
     ("recipe", "why"),
     [
-        ("timer", "it started a thread (Timer)"),
-        ("thread", "it started a thread"),
+        ("timer", "the recipe started a thread (Timer)"),
+        ("thread", "the recipe started a thread"),
         ("gevent", "it uses gevent"),
-        ("pool", "it started a pool of threads"),
-        ("raises", "a thread of it raised RuntimeError"),
-        ("on-import", "it started a thread"),
+        ("pool", "the recipe started a pool of threads"),
+        ("raises", "a thread of the recipe raised RuntimeError"),
+        ("on-import", "the recipe started a thread"),
     ],
 )
 def test_of_a_lock_whose_timers_do_not_run_in_virtual_time_nothing_is_known(

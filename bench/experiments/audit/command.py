@@ -32,14 +32,14 @@ def _schedules() -> Iterable[str]:
     "libraries",
     metavar="L",
     multiple=True,
-    help="only libraries with L in the name (repeatable)",
+    help="audit only libraries with L in the name (repeatable)",
 )
 @click.option(
     *("--schedule", "schedules"),
     metavar="S",
     type=Offered(_schedules),
     multiple=True,
-    help="only this schedule (repeatable); an unknown name lists all schedules",
+    help="play only this schedule (repeatable); an unknown name lists all schedules",
 )
 @click.option(
     "--drivers",

@@ -30,7 +30,11 @@ def judge_cells(cells: Sequence[JudgedRow], *, interrupted: bool = False) -> Ver
         for cell in cells
     ):
         rows.append(
-            (NOT_KNOWN, "no library was played to an end: see absent and what is not known")
+            (
+                NOT_KNOWN,
+                "no schedule was played to the end with any library; the absent libraries "
+                "and the unknown cells have the reasons",
+            )
         )
     cut = f"interrupted after {len(cells)} cells" if interrupted else ""
     return conclude_rows(rows, tested="cells as expected", interrupted=cut)

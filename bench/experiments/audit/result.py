@@ -33,8 +33,10 @@ class MissingLibrary(Section, frozen=True, kw_only=True):
 class AuditConditions(Section, frozen=True, kw_only=True):
     """The conditions under which all schedules were played."""
 
-    held: Annotated[Count, says("number of plays of a schedule that held each time")] = 1
-    repeats: Annotated[Count, says("number of plays of a schedule that went wrong")]
+    held: Annotated[Count, says("number of plays of a schedule if the lock held every time")] = 1
+    repeats: Annotated[
+        Count, says("number of plays of a schedule if the lock failed at least once")
+    ]
 
 
 class AuditResult(Document, frozen=True, kw_only=True):
@@ -45,7 +47,7 @@ class AuditResult(Document, frozen=True, kw_only=True):
     conditions: Annotated[AuditConditions, says("under which all was played")]
     schedules: Annotated[tuple[AuditedSchedule, ...], says("what was played")]
     libraries: Annotated[
-        tuple[Library, ...], says("the libraries that took part, with lockcore and the controls")
+        tuple[Library, ...], says("the audited libraries, with lockcore and the controls")
     ]
     absent: Annotated[
         tuple[MissingLibrary, ...], says("the libraries that could not take part, and why")

@@ -39,7 +39,7 @@ def sheet(result: AuditResult, place: str = "") -> Sheet:
     held = counted(conditions.held, "time")
     repeats = counted(conditions.repeats, "time")
     about = (
-        f"each schedule was played {held}, or {repeats} if it went wrong",
+        f"each schedule was played {held}, or {repeats} if the lock failed",
         f"{server.name} {server.version}, servers started on loopback",
         *made(result),
     )
@@ -96,7 +96,7 @@ def _lines(result: AuditResult) -> Iterator[Sentence]:
         yield to_do(f"the tested schedules broke none of these locks: {', '.join(held)}", "choose")
     yield to_do("lockbench judge mine.py tests your own lock in the same way")
     often = percent(1 - UNSEEN ** (1 / result.conditions.held), 0)
-    rare = f"faults in less than {often} of plays: each is missed with a chance of 5 %"
+    rare = f"faults in less than {often} of plays, which the audit misses with a chance of 5 %"
     yield not_measured(f"{rare} or more")
     yield from (not_measured(f"{one.name}: {one.reason}") for one in result.absent)
 
@@ -112,7 +112,7 @@ def figures(result: AuditResult) -> list[Figure]:
     rows = sorted(counts.items(), key=lambda pair: -pair[1]["does not"])
     groups = [("lock", [(name, _measures(of_lock)) for name, of_lock in rows])]
     heads = [Panel("broken by", "schedules"), Panel("holds in", "schedules")]
-    about = "Each schedule is a fault that happens in production; the table names them"
+    about = "Each schedule is a fault that happens in production. The table names all schedules"
     return [panels("audited", _headline(result), about, heads=heads, groups=groups)]
 
 

@@ -18,8 +18,8 @@ DRIFT_S = 0.002
 # This is systemd's DefaultTimeoutStartSec.
 UNIT_TIMEOUT_S = 90
 RATIO = "everysec's acquires/s ÷ always's"
-NOTHING_YET = "no recommendation yet: run lockbench crash --quick, then lockbench planner"
-NOTHING_SAFE = "no tested choice is safe: every policy led to double grants"
+NOTHING_YET = "there is no recommendation yet: run lockbench crash --quick, then lockbench planner"
+NOTHING_SAFE = "no tested choice is safe, because locks were granted twice under every policy"
 Ways = dict[Way, Losses]
 
 
@@ -103,7 +103,7 @@ def key_figures(page: PlannerPage) -> list[tuple[str, str, str]]:
 def _price_of_always(page: PlannerPage) -> tuple[str, str]:
     """Return the price of `always` at the reference load, and over all loads."""
     if page.always_costs is None:
-        return "not known", "no pair of loads to compare"
+        return "not known", "there was no pair of loads to compare"
     if page.always_here is None:
         return str(page.always_costs), RATIO
     place = f"{RATIO}, {page.always_here.place}"
@@ -134,21 +134,22 @@ def choices(page: PlannerPage) -> list[tuple[str, str]]:
 
 def _choice(page: PlannerPage, way: Way, losses: Losses) -> str:
     if way.restart == "delayed":
-        how = f"delayed restart: {_delay(page)}. Work for operations, none for clients"
+        how = f"delayed restart: {_delay(page)}. Only operations have something to do, not clients"
     elif way.abstention:
         how = (
-            "restarted at once, and clients abstain: lockcore does this by itself if every client "
-            "names your longest TTL as max_ttl_ms. No work for operations"
+            "restart at once, and let clients abstain. With lockcore, clients abstain "
+            "if each client sets max_ttl_ms to your longest TTL. Operations have "
+            "nothing to do"
         )
     else:
-        how = "restarted at once: no work for operations or clients"
+        how = "restart at once. Operations and clients have nothing to do"
     price = f"No new locks for at most {wait_text(page, way, losses)} after a crash of most servers"
     if way.policy == "always":
         costs = page.always_costs
         price += (
             f". Always costs {costs}, {RATIO}"
             if costs
-            else ". The cost of always is not known here"
+            else ". The cost of always is not known on this machine"
         )
     return f"{way.policy}, {how}. {losses.evidence}. {price}."
 
@@ -160,7 +161,7 @@ def _delay(page: PlannerPage) -> str:
         delay_s = math.ceil(page.longest_ttl_ms / 1000 * DRIFT_FACTOR + DRIFT_S)
         more = ", with a longer TimeoutStartSec" if delay_s >= UNIT_TIMEOUT_S else ""
         sleep = f"{delay_s}{more}"
-    return f"its unit waits before each start (systemd: ExecStartPre=/bin/sleep {sleep})"
+    return f"the unit waits before each start (systemd: ExecStartPre=/bin/sleep {sleep})"
 
 
 def _why_not_none(ways: Ways) -> str:
@@ -170,19 +171,16 @@ def _why_not_none(ways: Ways) -> str:
     at_once = ways.get(Way("none", "at-once", abstention=False))
     if delayed is None or not delayed.is_safe:
         return ""
-    text = (
-        "none with a delayed restart is as safe, as long as every restart waits: "
-        f"{delayed.evidence}."
-    )
+    text = f"The policy none is as safe, as long as every restart is delayed: {delayed.evidence}."
     if at_once is None or not at_once.double_grants:
         return text
     twice = f"{at_once.double_grants:,} of {at_once.asked:,} locks were granted twice"
-    text += f" If a server starts without this wait, it has forgotten every lock, and {twice}."
+    text += f" A server that starts without this delay has forgotten every lock: {twice}."
     everysec = ways.get(Way("everysec", "at-once", abstention=False))
     if everysec and everysec.asked:
         text += (
-            " With everysec a server forgets the last second at a power cut "
-            f"({everysec.double_grants:,} of {everysec.asked:,}). It forgets nothing if only the "
-            "process dies, unless an fsync is running."
+            " Under everysec a power cut loses the locks of the last second "
+            f"({everysec.double_grants:,} of {everysec.asked:,}). If only the process dies, "
+            "locks are lost only during an fsync."
         )
     return text

@@ -85,7 +85,7 @@ _CALLERS = Several(click.IntRange(1, MOST_CALLERS))
 _OFTEN = f"time slices of each policy  [{REPEATS}; with --quick or a scenario {QUICK_REPEATS}]"
 _LONG = f"time of each load  [{SECONDS:g}s; with a scenario {SCENARIO_SECONDS:g}s]"
 _CALLING = "concurrent callers, each with a connection to every instance  [1,16]"
-_HELD = "a short matrix: 1 caller, and 16 callers that hold a lock for 5 ms"
+_HELD = "measure only two loads: 1 caller, and 16 callers that hold a lock for 5 ms"
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +137,7 @@ class FsyncOptions(Options):
     "--latency",
     metavar="TIME,…",
     type=Several(_duration("0", "1s")),
-    help="time added to every fsync; raw adds none  [raw,2ms]",
+    help="time added to every fsync; raw means no added time  [raw,2ms]",
 )
 @click.option("--repeats", metavar="R", type=click.IntRange(1, 100), help=_OFTEN)
 @click.option(
@@ -252,7 +252,7 @@ def fsync_plan_of(options: FsyncOptions) -> FsyncPlan:
 def _taken(path: Path, scenario: Scenario) -> str:
     rate = ""
     if scenario.rate_per_s is not None:
-        rate = f", its rate of {scenario.rate_per_s:g}/s (the maximum is searched)"
+        rate = f", its rate of {scenario.rate_per_s:g}/s (lockbench searches the maximum)"
     return (
         f"from {path.name} these settings are used: users {scenario.users}, processes "
         f"{scenario.processes}, hold {delay_text(scenario.hold)} and the servers. Not used: its "
@@ -331,7 +331,7 @@ class CrashOptions(Options):
     "--instances",
     metavar="N,…",
     type=Several(click.IntRange(1, 9)),
-    help="sizes of the fleets, in servers  [1,3,5]",
+    help="numbers of servers in the fleets  [1,3,5]",
 )
 @click.option(
     "--fsync",
@@ -370,9 +370,11 @@ class CrashOptions(Options):
     # time-out.
     type=_duration("0", "200ms"),
     default="raw",
-    help="time added to every fsync; raw adds none  [raw]",
+    help="time added to every fsync; raw means no added time  [raw]",
 )
-@click.option("--quick", is_flag=True, help="all crashes at N=3, and the main ones at the other N")
+@click.option(
+    "--quick", is_flag=True, help="make all crashes at N=3, but only the main crashes at other N"
+)
 @experiment_options("crash", seed=SEED)
 def crash(outputs: Outputs, **values: object) -> Done[CrashResult]:
     """Crash servers, and count which acknowledged locks are lost and which locks are then granted
@@ -437,9 +439,13 @@ def crash_plan_of(options: CrashOptions) -> CrashPlan:
     type=_duration("1ms", "24h"),
     help="your longest TTL; restarted servers must wait for it",
 )
-@click.option("--html", metavar="FILE", type=PLACE, help="also write the page with its pictures")
+@click.option(
+    "--html", metavar="FILE", type=PLACE, help="also write the planner's page with its pictures"
+)
 @file_options
-@click.option("--json", "as_json", is_flag=True, help="print only the page as JSON on stdout")
+@click.option(
+    "--json", "as_json", is_flag=True, help="print only the planner's page, as JSON on stdout"
+)
 @click.option("--quiet", is_flag=True, help="print nothing")
 def planner(
     speed: Path | None,

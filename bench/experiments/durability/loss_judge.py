@@ -223,7 +223,7 @@ def judge_loss(losses: CrashGroup) -> Judged:
         kept_apart = losses.fsync_in_flight.apart and losses.fsync_in_flight.cuts == losses.cuts
         return (
             NOT_KNOWN,
-            "a sync was in flight in every cut"
+            "a sync was in flight in every cut, so nothing could be judged"
             if kept_apart
             else "no acknowledged lock was at stake",
         )
@@ -274,7 +274,7 @@ def judge_double_grants(row: CrashRow) -> Judged:
     doubled = row.double_grants
     if expected == "none-unless-in-flight":
         if row.fsync_in_flight.cuts == row.cuts:
-            return NOT_KNOWN, "a sync was in flight in every cut"
+            return NOT_KNOWN, "a sync was in flight in every cut, so nothing could be judged"
         doubled -= row.double_grants_apart
     if expected in ("none", "none-unless-in-flight"):
         message = f"{doubled} locks were granted a second time while they were valid"
@@ -305,7 +305,5 @@ def judge_crash(
     judged += [(NOT_KNOWN, failure) for failure in failures]
     if not rows:
         judged.append((NOT_KNOWN, "no group of cuts was finished"))
-    unfinished = (
-        "interrupted: groups of cuts that were not finished are missing" if interrupted else ""
-    )
+    unfinished = "interrupted, so the unfinished groups of cuts are missing" if interrupted else ""
     return conclude_rows(judged, tested="groups and rows as expected", interrupted=unfinished)

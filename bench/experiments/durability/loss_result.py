@@ -22,7 +22,7 @@ AtLeastOne = Annotated[int, Meta(ge=1)]
 class MedianAndMax(Section, frozen=True, kw_only=True):
     """Median and maximum over cuts. null means that there are no cuts."""
 
-    median: Annotated[Amount | None, says("half of the cuts have at most this value")]
+    median: Annotated[Amount | None, says("median over the cuts")]
     max: Annotated[Amount | None, says("most seen", label="most")]
 
 
@@ -31,32 +31,41 @@ class SyncInFlight(Section, frozen=True, kw_only=True):
 
     cuts: Annotated[
         Count,
-        says("cuts with a sync at an instance's end: running, just finished, or requested"),
+        says(
+            "cuts in which a sync was running, just finished, or requested when an instance ended"
+        ),
     ]
     apart: Annotated[
         bool,
-        says("true: the other figures omit these cuts, because everysec may lose locks then"),
+        says("true if the other figures omit these cuts, because everysec may lose locks in them"),
     ]
-    lost_per_cut_max: Annotated[Count, says("most locks lost in one of these cuts")]
+    lost_per_cut_max: Annotated[Count, says("the most locks that one of these cuts lost")]
 
 
 class Crash(Section, frozen=True):
     """One group of cuts."""
 
     instances: Annotated[AtLeastOne, says("N", label="N")]
-    policy: Annotated[AofPolicy, says("appendfsync; none = no append-only file")]
+    policy: Annotated[
+        AofPolicy, says("appendfsync policy of the servers; none means no append-only file")
+    ]
     kind: Annotated[
         CrashKind,
         says(
-            "how they ended; slow: fsyncs take 1.5 s (always: 0.2 s); torn: a part of the tail is "
-            "kept"
+            "how the instances ended; slow: each fsync takes 1.5 s (always: 0.2 s); "
+            "torn: a part of the unsynced data is kept"
         ),
     ]
     crashed: Annotated[
         AtLeastOne,
-        says("number of instances that ended at once and came back", label="servers down"),
+        says(
+            "number of instances that crashed at the same time and started again",
+            label="servers down",
+        ),
     ]
-    restart: Annotated[Restart, says("delayed: started again after the longest TTL and the drift")]
+    restart: Annotated[
+        Restart, says("time of the restart; delayed means after the longest TTL and the drift")
+    ]
 
     @property
     def key(self) -> str:
@@ -105,24 +114,30 @@ class CrashGroup(Crash, frozen=True, kw_only=True):
     cuts: Annotated[AtLeastOne, says("cuts at random phases", label="crashes")]
     at_stake: Annotated[
         Count,
-        says("acknowledged locks, still valid when the server was back (delayed: at the cut)"),
+        says(
+            "acknowledged locks that were still valid when the server was back "
+            "(delayed restart: at the cut)"
+        ),
     ]
     lost_total: Annotated[Count, says("locks at stake that a crashed instance no longer knew")]
-    lost_share: Annotated[Share | None, says("lost_total ÷ at_stake; null: no lock was at stake")]
+    lost_share: Annotated[
+        Share | None,
+        says("share of the locks at stake that were lost; null if no lock was at stake"),
+    ]
     lost_per_cut: Annotated[
-        MedianAndMax, says("locks lost per cut; each lock counts once", label="lost")
+        MedianAndMax, says("locks that a cut lost; each lock counts once", label="lost")
     ]
     cuts_with_loss: Annotated[Count, says("cuts that lost anything")]
     lost_window_s: Annotated[
         MedianAndMax,
         says(
-            "time from the acknowledgement of the oldest lost lock to the end of its instance",
+            "time from the oldest lost lock's acknowledgement to the crash of the instance",
             label="back",
             unit="seconds",
         ),
     ]
     fsync_in_flight: Annotated[SyncInFlight, says("the cuts with a sync in flight")]
-    unexplained: Annotated[Count, says("locks that were lost although no sync explains the loss")]
+    unexplained: Annotated[Count, says("locks that were lost although no sync was in flight")]
     expected_loss: Annotated[Expected, says("what the policy promises")]
     verdict: Annotated[RowWord, says("what it came to")]
     reason: Annotated[str | None, says("why, unless as expected")]
@@ -138,20 +153,22 @@ class CrashRow(CrashGroup, frozen=True, kw_only=True):
     got.
     """
 
-    margin: Annotated[Count, says("vote margin of the first leases")]
+    margin: Annotated[Count, says("vote margin of the first client's leases")]
     abstention: Annotated[
         bool,
-        says("true if the second client lets a restarted instance abstain for the longest TTL"),
+        says("true if the second client ignores a restarted instance's votes for the longest TTL"),
     ]
-    asked: Annotated[Count, says("locks that the second client requested while they were valid")]
+    asked: Annotated[
+        Count, says("valid locks of the first client that the second client requested")
+    ]
     double_grants: Annotated[
-        Count, says("requested locks that were granted while the first lease was valid")
+        Count, says("locks that the second client got while the first client's lease was valid")
     ]
-    double_grants_apart: Annotated[Count, says("double grants in cuts with a sync in flight")]
+    double_grants_apart: Annotated[Count, says("double grants in the cuts with a sync in flight")]
     cuts_with_double_grants: Annotated[Count, says("cuts with any")]
     unavailable_s: Annotated[
         MedianAndMax,
-        says("time from the end of the instances to the second client's next grant of a free lock"),
+        says("time from the crash until the second client got a free lock"),
     ]
 
     @property
@@ -173,11 +190,9 @@ class Losses(Section, frozen=True, kw_only=True):
     cuts: Annotated[Count, says("crashes made")]
     lost_per_cut: Annotated[Most, says("acknowledged locks lost per crash", label="locks lost")]
     double_grants: Annotated[
-        Count, says("requested locks that were granted while the first lease was valid")
+        Count, says("locks that the second client got while the first client's lease was valid")
     ]
-    asked: Annotated[
-        Count, says("locks that a second client requested while somebody held them")
-    ] = 0
+    asked: Annotated[Count, says("held locks that a second client requested")] = 0
     unavailable_s: Annotated[Most, says("without new locks", label="no new locks", unit="seconds")]
 
     @classmethod
@@ -245,7 +260,7 @@ class CrashConditions(Section, frozen=True, kw_only=True):
     instances: Annotated[tuple[int, ...], says("every N")]
     finished_cuts: Annotated[Count, says("cuts made, earlier sittings included")]
     latency_ms: Annotated[
-        Amount, says("time added to every fsync while locks were taken; 0 = the disk without delay")
+        Amount, says("time added to every fsync while clients took locks; 0 means no added time")
     ] = 0.0
 
     @property
@@ -262,4 +277,7 @@ class CrashResult(Document, frozen=True, kw_only=True):
     fleet: Annotated[OwnFleet, says("servers and disk")]
     conditions: Annotated[CrashConditions, says("what was asked for")]
     groups: Annotated[tuple[CrashGroup, ...], says("groups of cuts")] = ()
-    rows: Annotated[tuple[CrashRow, ...], says("one row per group, vote margin and abstention")]
+    rows: Annotated[
+        tuple[CrashRow, ...],
+        says("one row for each group of cuts, vote margin and kind of second client"),
+    ]

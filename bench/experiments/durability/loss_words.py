@@ -30,29 +30,32 @@ from bench.report.sheet import (
 )
 
 _TERMS = {
-    "servers down": "how many servers of the fleet crashed at once",
+    "servers down": "number of servers that crashed at the same time",
     "power cut": (
-        "only synced data is kept. This is the worst case, because a kernel writes back by itself "
-        "after about 30 s"
+        "the server keeps only synced data. This is the worst case, because a real "
+        "kernel also writes unsynced data after about 30 s"
     ),
-    "torn": "a part of the unsynced data is kept, too, up to the middle of a command",
+    "torn": "the server also keeps a part of the unsynced data, up to the middle of a command",
     "slow": (
-        "every fsync takes 1.5 s; with always it takes 0.2 s, because an acquire may wait a "
-        "quarter of its TTL"
+        "every fsync takes 1.5 s. Under always every fsync takes 0.2 s, because an "
+        "acquire may wait only a quarter of its TTL"
     ),
-    "lost": "locks that a crashed server had acknowledged and has forgotten when it is back",
-    "back": "how long before the crash the oldest lost lock had been acknowledged",
+    "lost": "locks that a crashed server acknowledged before the crash and no longer "
+    "knows after the restart",
+    "back": "time from the acknowledgement of the oldest lost lock to the crash",
     "fsync ran": (
-        "crashes with an fsync running at the end. Under everysec such an fsync delays writes, "
-        "and kill -9 may lose them; the other columns leave these crashes out"
+        "crashes during an fsync. Under everysec an fsync delays writes, and kill "
+        "-9 may lose the delayed writes. The other columns omit these crashes"
     ),
 }
 _MARGIN_TERMS = {
-    "margin": "votes of the first lease above a quorum; the second client trusts restarted servers",
+    "margin": "number of votes of the first lease above a quorum. The second client "
+    "trusts restarted servers",
     **terms("clients abstain"),
     "no locks s, abstain s": (
-        "seconds from the crash to the next grant of a free lock, with the back-off of clients "
-        "that reconnect; first for clients that trust the server, then for clients that let it "
+        "seconds from the crash to the next grant of a free lock, with the "
+        "back-off of reconnecting clients. The first column is for clients that "
+        "trust a restarted server, and the second column is for clients that "
         "abstain"
     ),
 }
@@ -127,7 +130,7 @@ def _claims(result: CrashResult) -> Iterator[KeyFigure]:
     if delayed := [row for row in result.rows if row.restart == "delayed"]:
         yield _claim("delayed restart", "", delayed)
     if abstaining := [row for row in result.rows if row.abstention]:
-        about = "clients let a restarted server abstain for the longest TTL: "
+        about = "clients ignore a restarted server for the longest TTL: "
         yield _claim("clients abstain", about, abstaining)
     if above := [row for row in one_of_odd if row.margin]:
         yield _claim("margin ≥ 1", "one restart, odd N, trusted at once: ", above)
@@ -161,7 +164,7 @@ def _conditions(result: CrashResult) -> Sequence[str]:
 
 def _parts(result: CrashResult) -> Iterator[Part]:
     if at_once := [row for row in result.groups if row.restart == "at-once"]:
-        about = "acknowledged locks that a crashed server had forgotten after an immediate restart"
+        about = "acknowledged locks that a crashed server no longer knew after an immediate restart"
         yield table_of(CrashGroup, "Locks lost", about, at_once, _LOST, terms=_TERMS)
     crashes: dict[str, list[CrashRow]] = {}
     for row in result.rows:
@@ -187,7 +190,7 @@ def _parts(result: CrashResult) -> Iterator[Part]:
             yield table_of(
                 CrashRow,
                 f"Granted twice, restarted {how}",
-                "leases that two clients held, out of all requested ones",
+                "number of locks that two clients held at once / number of requested locks",
                 (rows[0] for rows in of_way.values()),
                 columns,
                 terms=_MARGIN_TERMS,
@@ -223,12 +226,12 @@ def _tells(row: CrashRow) -> bool:
 
 def _lines(result: CrashResult) -> Iterator[Sentence]:
     planner = (
-        "lockbench fsync --quick, then lockbench planner: shows the cost of each policy beside "
+        "lockbench fsync --quick, then lockbench planner: they show the cost of each policy beside "
         "these losses"
     )
     yield to_do(f"{planner} losses", "choose")
     scale = (
-        "a crash at your rate loses about rate × the time it reaches back; these figures were "
+        "a crash loses about your rate × the time in the column `back`; these figures were "
         f"measured at {result.conditions.locks_per_s} locks/s"
     )
     yield to_do(scale, "scale")
@@ -256,8 +259,8 @@ def _unmeasured(result: CrashResult) -> Iterator[str]:
     yield f"fleets of other sizes than N={counts}, and a TTL other than {ttl_s:g} s"
     if conditions.quick:
         yield (
-            "most crashes of all instances, and delayed restarts under every policy: "
-            "lockbench crash without --quick"
+            "lockbench crash without --quick adds most crashes of all instances, and delayed "
+            "restarts under every policy"
         )
 
 
@@ -299,8 +302,9 @@ def figures(result: CrashResult) -> list[Figure]:
         f"crash lost {count(max(most))}"
     )
     about = (
-        "The worst crash of each policy and kind, over every N. Granted twice: by servers that "
-        "were back at once and trusted. Slow: with fsyncs of 1.5 s (always: 0.2 s)"
+        "Each row shows the worst crash of one policy and kind over every N. Locks "
+        "were granted twice by servers that restarted at once and that clients "
+        "trusted. Slow means that each fsync took 1.5 s (always: 0.2 s)"
     )
     heads = [
         Panel("locks lost", "worst crash"),

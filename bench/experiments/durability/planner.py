@@ -143,7 +143,7 @@ def apart(speed: FsyncResult, losses: CrashResult) -> str:
     servers = [_servers_of(speed), {f"{losses.fleet.server.name} {losses.fleet.server.version}"}]
     if servers[0] != servers[1]:
         names = [" and ".join(sorted(some)) or "servers that did not say" for some in servers]
-        return f"the speed is that of {names[0]}, but the losses are those of {names[1]}"
+        return f"the speed was measured on {names[0]}, but the losses on {names[1]}"
     days = abs((_date(speed.started_at) - _date(losses.started_at)).days)
     if days > MOST_DAYS:
         return (
@@ -159,7 +159,7 @@ def machine_text(measured: Environment, here: Environment) -> str:
     other = any(getattr(measured, name) != getattr(here, name) for name in MACHINE)
     where = f"{measured.cpu_model}, {measured.cores} cores, kernel {measured.kernel}"
     return f"measured on {where}" + (
-        ": this is another machine, so measure again here" if other else ""
+        ", which is not this machine, so measure again" if other else ""
     )
 
 

@@ -32,9 +32,8 @@ from bench.report.sheet import (
 )
 
 CARRY_OVER = (
-    "absolute rates do not carry over to another machine, disk or client, but the order of the "
-    "policies does. The row whose latency is nearest to that of your own disk fits best "
-    "(lockbench doctor measures it)"
+    "rates do not carry over to another machine, disk or client, but the order of the policies does. "
+    "Use the row with the latency nearest to your own disk (lockbench doctor measures your disk)"
 )
 # An fdatasync of a file in memory takes less than this (s).
 MEMORY_S = 5e-6
@@ -42,7 +41,7 @@ MEMORY_S = 5e-6
 _WAYS: dict[tuple[Restart | None, bool], str] = {
     ("delayed", False): "Restart delayed past the longest TTL",
     ("at-once", True): "Restarted at once, clients abstain",
-    ("at-once", False): "Restarted at once, clients trust it",
+    ("at-once", False): "Restarted at once, clients trust the server",
 }
 
 
@@ -96,7 +95,7 @@ def disk_text(disk: DiskFigures | None) -> str:
     if disk is None:
         return "not known: fdatasync can only be measured on the host of the servers' files"
     like = "this is memory, no disk; " if disk.p50 < MEMORY_S else ""
-    cloud = "cloud volumes take 0.5–10 ms, which the added latencies imitate"
+    cloud = "a cloud volume takes 0.5–10 ms, and the added latencies imitate such a volume"
     return f"fdatasync p50 {latency(disk.p50)}, p99 {latency(disk.p99)}; {like}{cloud}"
 
 
@@ -111,8 +110,8 @@ def advice_lines(page: PlannerPage) -> Iterator[Sentence]:
     yield Sentence("carries over", CARRY_OVER)
     if page.ttl_ms:
         text = (
-            "locks that somebody held and a crash forgot: the most of one power cut, at "
-            f"{count(page.crash_locks_per_s)} locks/s; expect more in proportion to your rate"
+            "the most held locks that one power cut lost, at "
+            f"{count(page.crash_locks_per_s)} locks/s; this number grows with your rate"
         )
         yield Sentence("locks lost", text)
 
@@ -120,11 +119,11 @@ def advice_lines(page: PlannerPage) -> Iterator[Sentence]:
 def prices(result: FsyncResult) -> Part:
     """Return the table of the price of always, for every load."""
     about = (
-        "everysec's locks/s ÷ always's, in time slices on the same servers; pairs: compared time "
-        "slices"
+        "locks/s under everysec ÷ locks/s under always, in time slices on the same "
+        "servers; pairs: number of compared time slices"
     )
     if not all(cost.is_known for cost in result.costs):
-        about += "; – : no interval, or the load process was at its limit"
+        about += "; – means no interval, or that the load process was at its limit"
     columns = ("instances", "callers", "held", "disk", "times", "interval", "pairs")
     words = terms("disk", "appendfsync")
     return table_of(AlwaysCost, "What always costs", about, result.costs, columns, terms=words)
@@ -169,8 +168,8 @@ def choice_figure(page: PlannerPage) -> Figure | None:
     ways = tried_ways(page)
     safe = sum(losses.is_safe for losses in ways.values())
     title = (
-        f"{safe} of {len(ways)} choices granted no lock twice: their price is waiting after a "
-        "crash, or speed"
+        f"{safe} of {len(ways)} choices granted no lock twice; these choices cost speed, or a wait "
+        "after a crash"
     )
     load = page.reference
     speed = f"speed with {load.load_text}, disk {load.disk}" if load else "speed not known"

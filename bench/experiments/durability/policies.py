@@ -26,12 +26,14 @@ KINDS: Mapping[CrashKind, str] = {
 }
 TERMS = {
     "appendfsync": (
-        "when Redis syncs its append-only file to the disk: never by itself (no), once a second "
-        "(everysec), before each reply (always); none: there is no append-only file"
+        "the time at which Redis syncs its append-only file: never by itself (no), "
+        "once a second (everysec), or before each reply (always); none means that "
+        "there is no append-only file"
     ),
     "granted twice": "a second client got a lock while the lease of the first was valid",
     "restart": (
-        "at once: the server starts as soon as it has ended; delayed: when the longest TTL is over"
+        "at once: the server starts directly after the crash; delayed: the server "
+        "starts when the longest TTL is over"
     ),
     "clients abstain": (
         "clients do not count votes of a restarted server until the longest TTL is over"

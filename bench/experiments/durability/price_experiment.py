@@ -183,8 +183,8 @@ class _Visits:
             yield self._plan.scenario
         if self._barren:
             yield (
-                "blocks without a granted lock, and so without a measurement: "
-                f"{len(self._barren)}; the first: {self._barren[0]}"
+                f"{len(self._barren)} blocks have no measurement, because no lock was granted; "
+                f"the first is {self._barren[0]}"
             )
 
 

@@ -257,10 +257,11 @@ def judge_fsync(
     the findings."""
     evidence = [
         _evidence(
-            "maxima that the load process did not limit", [row for row in rows if row.load == "max"]
+            "measured maxima below the load process's limit",
+            [row for row in rows if row.load == "max"],
         ),
         _evidence(
-            "open loads that started in time and kept up",
+            "open loads without late starts and without a queue",
             [row for row in rows if row.load != "max"],
         ),
         Evidence("visits made", done, math.ceil(planned * MADE_SHARE)),
@@ -312,10 +313,10 @@ def _slowest(slow: FsyncRow, least: FsyncRow, fastest_per_s: float) -> tuple[Wor
     times = times_as_fast(least, slow)
     disk = slow.disk_fdatasync_s
     if times.low > 0:
-        limit = ": the load process was at its limit"
+        limit = ", because the load process was at its limit"
         return ("not judged", limit) if slow.generator.bound else ("as expected", "")
     if not slow.injected_ms and (disk is None or 2 * disk.p50 * fastest_per_s < CHEAP_SYNC):
-        return "not judged", ": an fsync on this disk costs almost nothing"
+        return "not judged", ", because an fsync on this disk costs almost nothing"
     return "not shown" if times.high < math.log(1 + NOISE) else "not known", ""
 
 
@@ -323,7 +324,10 @@ def _refusals(rows: Rows) -> Iterator[FsyncFinding]:
     refused = sum(row.refusals for row in rows)
     leases = sum(row.leases for row in rows)
     unexplained = any(row.refusals and not row.release_failures for row in rows)
-    text = f"{leases:,} leases, {refused:,} refused although no other client wanted them"
+    text = (
+        f"{leases:,} leases; {refused:,} acquires were refused although no other client wanted "
+        "the lock"
+    )
     yield FsyncFinding("no-refusal", "all", text, "violated" if unexplained else "as expected")
 
 

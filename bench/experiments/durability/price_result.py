@@ -26,8 +26,12 @@ class Setup(Section, frozen=True, kw_only=True):
 
     clients: Annotated[Count, says("connections per instance")]
     pipeline: Annotated[Count, says("callers that share one connection")]
-    injected_ms: Annotated[Amount, says("time that the shim added to every fsync; 0 = no delay")]
-    hold: Annotated[str, says("work under each lock, as a scenario writes it")] = "0"
+    injected_ms: Annotated[
+        Amount, says("time that lockbench added to every fsync; 0 means no added time")
+    ]
+    hold: Annotated[
+        str, says("time for which each caller holds a lock, written as in a scenario file")
+    ] = "0"
 
     @property
     def setup(self) -> "Setup":
@@ -50,13 +54,15 @@ class Setup(Section, frozen=True, kw_only=True):
         return f"{callers}{shared}{held}"
 
     @property
-    def held(self) -> Annotated[str, says("how long each caller holds a lock", label="hold")]:
+    def held(self) -> Annotated[str, says("time for which each caller holds a lock", label="hold")]:
         """The time for which each caller holds a lock, in words."""
         text = self.hold.removeprefix("fixed:").replace("exp:", "≈")
         return MISSING if self.hold == "0" else text
 
     @property
-    def disk(self) -> Annotated[str, says("raw, or with the added delay")]:
+    def disk(
+        self,
+    ) -> Annotated[str, says("the disk in words: raw, or the delay added to each fsync")]:
         """The raw disk, or the delay that is added to it."""
         return disk_name(self.injected_ms)
 
@@ -77,7 +83,10 @@ class FsyncCell(MatrixPlace, frozen=True, kw_only=True):
 
     policy: Annotated[
         Policy,
-        says("appendfsync; none: no append-only file; waitaof: everysec plus WAITAOF"),
+        says(
+            "appendfsync policy; none means no append-only file, and waitaof means "
+            "everysec with WAITAOF"
+        ),
     ]
 
     @property
@@ -114,21 +123,29 @@ class PhaseFigures(Section, frozen=True, kw_only=True):
 
     seconds: Annotated[Amount, says("of the window")]
     granted: Annotated[Count, says("in the window, whenever due")]
-    due: Annotated[Count | None, says("acquires scheduled in the window; null in closed loop")]
-    histogram: Annotated[str, says("of acquires due in the window, from the intended start, ns")]
+    due: Annotated[Count | None, says("acquires that were due in the window; null in closed loop")]
+    histogram: Annotated[
+        str,
+        says(
+            "histogram of the acquire times (ns, from the intended start) of all "
+            "acquires due in the window"
+        ),
+    ]
     max_ns: Annotated[Count, says("the longest of them, exact")]
     sum_ns: Annotated[Count, says("of all of them, exact")]
     leases: Annotated[Count, says("leases granted in the whole load, with warm-up and drain")]
-    denied: Annotated[dict[str, Count], says("acquires without a lease, by outcome")]
+    denied: Annotated[
+        dict[str, Count], says("number of acquires without a lease, for each outcome")
+    ]
     release_failures: Annotated[Count, says("releases with an outcome other than RELEASED")]
     wanted_ratio: Annotated[
         Amount, says("share of the time that the load process ran or waited for a core")
     ]
     littles_law_ratio: Annotated[
-        Amount | None, says("callers at work ÷ callers; only in closed loop")
+        Amount | None, says("share of the callers that were at work; null in open loop")
     ]
     lateness_p99_ns: Annotated[
-        Count | None, says("delay that the timer added to starts; only in open loop")
+        Count | None, says("p99 of the delay that the timer added to starts; null in closed loop")
     ]
 
 
@@ -140,7 +157,7 @@ class LoadSeen(PhaseFigures, frozen=True, kw_only=True):
     fsyncs: Annotated[Count | None, says("of all instances")]
     elapsed_s: Annotated[Amount, says("time between the two snapshots of the servers")]
     server_cpu_s: Annotated[Amount | None, says("CPU of all instances")]
-    aof_delayed_fsync: Annotated[Count | None, says("stalls that the servers counted")]
+    aof_delayed_fsync: Annotated[Count | None, says("delayed fsyncs that the servers counted")]
 
 
 class VisitSeen(Section, frozen=True, kw_only=True):
@@ -148,7 +165,7 @@ class VisitSeen(Section, frozen=True, kw_only=True):
 
     repeat: Annotated[
         Count,
-        says("number of the repeat; visits of one number ran in a row on the same servers"),
+        says("number of the repeat; all visits with one number ran in a row on the same servers"),
     ]
     cell: Annotated[FsyncCell, says("what was visited")]
     disk: Annotated[
@@ -160,10 +177,13 @@ class VisitSeen(Section, frozen=True, kw_only=True):
 class DiskFigures(Section, frozen=True, kw_only=True):
     """How long (s) an fdatasync took before each visit, without added delay."""
 
-    p50: Annotated[Amount, says("s, median of the visits' medians")]
+    p50: Annotated[Amount, says("median of the visits' medians, in seconds")]
     p99: Annotated[
         Amount | None,
-        says("s, median over the visits; the longest write if a visit has fewer than 100 writes"),
+        says(
+            "median of the visits' p99, in seconds; a visit with fewer than 100 writes "
+            "contributes its longest write"
+        ),
     ]
     max: Annotated[Amount, says("s, the longest")]
 
@@ -172,10 +192,15 @@ class LoadProcessFigures(Section, frozen=True, kw_only=True):
     """The facts that show whether the load process delivered the load that it claims."""
 
     wanted_ratio: Annotated[
-        Amount, says("share of a core that the process used or waited for, median")
+        Amount, says("median share of a core that the load process used or waited for")
     ]
-    bound: Annotated[bool, says("wanted_ratio ≥ 0.9: the rate is a lower bound")]
-    reason: Annotated[str | None, says("why it was not; null when it was")]
+    bound: Annotated[
+        bool, says("true if wanted_ratio is at least 0.9; the rate is then a lower bound")
+    ]
+    reason: Annotated[
+        str | None,
+        says("why the load was not delivered as planned; null if the load was delivered"),
+    ]
 
 
 class VisitRate(Section, frozen=True, kw_only=True):
@@ -190,33 +215,40 @@ class FsyncRow(FsyncCell, frozen=True, kw_only=True):
     """One cell under one load."""
 
     load: Annotated[
-        LoadName, says("max: closed loop; 80%: open loop at that share of the visit's maximum")
+        LoadName, says("the load; max: closed loop; 80%: open loop at 80 % of the visit's maximum")
     ]
     offered_per_s: Annotated[Spread | None, says("requested rate; null in closed loop")]
     acquired_per_s: Annotated[
         Spread,
-        says("leases granted in the window; each is released at once: two appended writes"),
+        says(
+            "leases granted per second in the window; each lease causes two appended "
+            "writes, its acquire and its release"
+        ),
     ]
     sustained: Annotated[
-        bool | None, says("true if no more than 1 % (or chance) fell behind; null in closed loop")
+        bool | None,
+        says(
+            "true if at most 1 % of the acquires fell behind, or no more than by "
+            "chance; null in closed loop"
+        ),
     ]
-    acquire_s: Annotated[
-        Latency, says("acquire times from the intended start, over all repeats together")
-    ]
+    acquire_s: Annotated[Latency, says("acquire times from the intended start, over all repeats")]
     fsyncs_per_s: Annotated[Spread | None, says("per instance, counted by the shim")]
     locks_per_fsync: Annotated[
         Spread | None,
-        says("leases ÷ fsyncs of one instance", label="locks /fsync", unit="count"),
+        says("number of leases for each fsync of one instance", label="locks /fsync", unit="count"),
     ]
     server_cpu_us_per_lock: Annotated[Spread | None, says("CPU of all instances per lease, µs")]
     aof_delayed_fsync: Annotated[
-        Count | None, says("stalls that the servers counted, over all repeats")
+        Count | None, says("delayed fsyncs that the servers counted over all repeats")
     ]
     leases: Annotated[Count, says("leases granted in the whole load, with warm-up and drain")]
-    denied: Annotated[dict[str, Count], says("acquires without a lease, by outcome")]
+    denied: Annotated[
+        dict[str, Count], says("number of acquires without a lease, for each outcome")
+    ]
     release_failures: Annotated[Count, says("releases with an outcome other than RELEASED")]
     disk_fdatasync_s: Annotated[
-        DiskFigures | None, says("the disk of the servers; null = not known")
+        DiskFigures | None, says("fdatasync times of the servers' disk; null if unknown")
     ]
     generator: Annotated[LoadProcessFigures, says("the load process")]
     visits: Annotated[tuple[VisitRate, ...], says("each by itself, for pairs")]
@@ -263,15 +295,20 @@ class AlwaysCost(MatrixPlace, frozen=True, kw_only=True):
     ratio: Annotated[Amount, says("everysec's maximum ÷ always's")]
     generator_bound: Annotated[
         bool,
-        says("true if the load process limited one of the two rates: the real ratio is larger"),
+        says(
+            "true if the load process limited one of the two rates, so that the real "
+            "ratio is larger"
+        ),
     ]
-    low: Annotated[Amount | None, says("lower end of the 95 % interval; null: too few pairs")] = (
-        None
-    )
-    high: Annotated[Amount | None, says("upper end of the 95 % interval; null: too few pairs")] = (
-        None
-    )
-    pairs: Annotated[Count, says("pairs of visits behind the ratio")] = 0
+    low: Annotated[
+        Amount | None,
+        says("lower end of the ratio's 95 % interval; null if there are too few pairs"),
+    ] = None
+    high: Annotated[
+        Amount | None,
+        says("upper end of the ratio's 95 % interval; null if there are too few pairs"),
+    ] = None
+    pairs: Annotated[Count, says("number of pairs of visits from which the ratio was computed")] = 0
 
     @property
     def is_known(self) -> bool:
@@ -322,21 +359,25 @@ class PlannerOption(Section, frozen=True, kw_only=True):
     instances: Annotated[Count, says("N", label="N")]
     policy: Annotated[Policy, says("of the servers")]
     restart: Annotated[
-        Restart | None, says("how a crashed instance restarts; null = no crash was made")
+        Restart | None, says("how a crashed instance restarts; null if no crash was made")
     ] = None
     abstention: Annotated[
-        bool, says("true if clients let a restarted instance abstain for the longest TTL")
+        bool, says("true if clients ignore a restarted instance's votes for the longest TTL")
     ] = False
     acquired_per_s: Annotated[Spread | None, says("maximum at the reference load")] = None
     generator_bound: Annotated[bool | None, says("limited by the load process")] = None
     p99_s: Annotated[
         Amount | None,
-        says("acquire at 80 % of the maximum; null if the load had a queue or was late"),
+        says(
+            "p99 of the acquire time at 80 % of the maximum; null if the load had a "
+            "queue or started late"
+        ),
     ] = None
     sustained: Annotated[bool | None, says("of that open load")] = None
     crash: Annotated[Losses | None, says("what a crash loses", label="")] = None
     rate_interval: Annotated[
-        tuple[Amount, Amount] | None, says("95 % interval of acquired_per_s; null: too few visits")
+        tuple[Amount, Amount] | None,
+        says("95 % interval of acquired_per_s; null if there are too few visits"),
     ] = None
 
     @property
@@ -345,7 +386,9 @@ class PlannerOption(Section, frozen=True, kw_only=True):
         return Way(self.policy, self.restart, self.abstention) if self.restart else None
 
     @property
-    def back(self) -> Annotated[str, says("how a crashed server comes back", label="restart")]:
+    def back(
+        self,
+    ) -> Annotated[str, says("how a crashed server restarts, in words", label="restart")]:
         """The way of restart, in words."""
         return self.way.back if self.way else MISSING
 
@@ -378,29 +421,38 @@ class PlannerPage(Section, frozen=True, kw_only=True):
 
     reference: Annotated[
         Setup | None,
-        says("the load whose figures are shown in the options; p99 is at 80 % of the maximum"),
+        says(
+            "the load that gave the figures of the options; p99_s was measured at 80 % "
+            "of the maximum"
+        ),
     ]
     options: Annotated[tuple[PlannerOption, ...], says("N × policy × restart")]
     always_costs: Annotated[
-        CostRange | None, says("range of the cost; null: nothing can be compared")
+        CostRange | None, says("range of the cost of always; null if no loads can be compared")
     ]
-    disk_fdatasync_s: Annotated[DiskFigures | None, says("over all rows; null = not known")]
+    disk_fdatasync_s: Annotated[
+        DiskFigures | None, says("fdatasync times of the disk over all rows; null if unknown")
+    ]
     always_here: Annotated[
-        AlwaysCost | None, says("cost at the reference load and the shown N; null = not known")
+        AlwaysCost | None,
+        says("cost of always at the reference load and the shown N; null if unknown"),
     ] = None
     shown_instances: Annotated[
-        Count | None, says("the N with the most figures, which the pictures show")
+        Count | None, says("the N that the pictures show, because it has the most figures")
     ] = None
-    ttl_ms: Annotated[Amount | None, says("TTL of the crash result; null: there is none")]
+    ttl_ms: Annotated[
+        Amount | None, says("TTL of the crash result, in ms; null without a crash result")
+    ]
     longest_ttl_ms: Annotated[
-        Amount | None, says("the user's longest TTL, from --ttl; null: not given")
+        Amount | None, says("the user's longest TTL in ms, from --ttl; null without --ttl")
     ] = None
     crash_locks_per_s: Annotated[Amount | None, says("offered while it crashed servers")]
     warnings: Annotated[
-        tuple[str, ...], says("what the reader must know before combining both results")
+        tuple[str, ...], says("warnings about combining the results of fsync and crash")
     ] = ()
     unmeasured: Annotated[
-        tuple[str, ...], says("what was not measured, and the command that measures it")
+        tuple[str, ...],
+        says("each missing measurement, with the command that makes the measurement"),
     ] = ()
     advice: Annotated[tuple[str, ...], says("sentences, the recommendation first")] = ()
 
@@ -409,29 +461,37 @@ class FsyncFleet(Section, frozen=True, kw_only=True):
     """The servers of the measurement."""
 
     started: Annotated[bool, says("by us")]
-    server: Annotated[ServerBinary | None, says("the program; null on the user's servers")]
+    server: Annotated[
+        ServerBinary | None, says("the server program; null if the user named the servers")
+    ]
     instances: Annotated[
-        tuple[InstanceFacts, ...] | None, says("facts of the user's servers; null on our own")
+        tuple[InstanceFacts, ...] | None,
+        says("facts about the user's servers; null if lockbench started the servers"),
     ]
 
 
 class FsyncTimes(Section, frozen=True, kw_only=True):
     """How many loads each cell has, and how long they are."""
 
-    repeats: Annotated[Count, says("time slices of each cell, all on the same servers")]
+    repeats: Annotated[Count, says("number of time slices of each cell, all on the same servers")]
     warmup_s: Annotated[Amount, says("before each load")]
     seconds: Annotated[Amount, says("of each load")]
     quick: Annotated[bool, says("--quick")]
     scenario: Annotated[
         str,
-        says("settings used or not used from a scenario, or loads too heavy for so few cores"),
+        says(
+            "a note on the scenario's settings that were used or not used, or on loads "
+            "too heavy for this machine's cores"
+        ),
     ] = ""
 
 
 class FsyncConditions(FsyncTimes, frozen=True, kw_only=True):
     """The conditions of the measurement."""
 
-    visits_planned: Annotated[Count, says("planned visits to the cells that can be measured")]
+    visits_planned: Annotated[
+        Count, says("number of planned visits, over the cells that can be measured")
+    ]
     visits_done: Annotated[Count, says("so far")]
 
 
@@ -442,6 +502,10 @@ class FsyncResult(Document, frozen=True, kw_only=True):
     fleet: Annotated[FsyncFleet, says("who served")]
     conditions: Annotated[FsyncConditions, says("under which it was measured")]
     rows: Annotated[tuple[FsyncRow, ...], says("one per cell and load")]
-    costs: Annotated[tuple[AlwaysCost, ...], says("cost of always, per N, shape and latency")]
-    findings: Annotated[tuple[FsyncFinding, ...], says("whether the policies behaved as they must")]
+    costs: Annotated[
+        tuple[AlwaysCost, ...], says("cost of always for each N, load and disk latency")
+    ]
+    findings: Annotated[
+        tuple[FsyncFinding, ...], says("findings on the expected behaviour of the policies")
+    ]
     planner: Annotated[PlannerPage, says("the planner's page")]

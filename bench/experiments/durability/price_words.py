@@ -104,13 +104,13 @@ def _measured(result: FsyncResult) -> Part:
     opened = {str(row): row for row in result.rows if row.load == "80%" and row.kept_up}
     rows = [row for row in result.rows if row.load == "max"]
     shared = sorted({(row.callers, row.clients) for row in rows if row.pipeline > 1})
-    about = "locks/s with all callers at work; p50 and p99 of an acquire at 80 % of that"
+    about = "locks/s with all callers at work; p50 and p99 of an acquire at 80 % of this rate"
     about += "".join(
         f"; {callers} callers share {counted(clients, 'connection')}" for callers, clients in shared
     )
     about += (
-        "; – : too few samples, or the load fell behind or started late; ≥: the load process was "
-        "at its limit"
+        "; – means too few samples, or a load that fell behind or started late; ≥ means that the "
+        "load process was at its limit"
     )
 
     def took(figure: str, row: FsyncRow) -> str:

@@ -159,8 +159,8 @@ class UserServers:
         self.trouble = ""
         if unsynced := ", ".join(fact.address for fact in self.facts if fact.no_fsync_on_rewrite):
             warning = (
-                f"no-appendfsync-on-rewrite is on at {unsynced}: while the AOF is rewritten, "
-                "always does not sync"
+                f"no-appendfsync-on-rewrite is on at {unsynced}: while Redis rewrites the AOF, "
+                "the policy `always` does not sync"
             )
             self.warnings = (warning,)
         requested = {server_policy(policy) for policy in policies if not self.why_not(policy)}

@@ -29,13 +29,13 @@ if TYPE_CHECKING:
     "--budget",
     metavar="TIME",
     type=BUDGET,
-    help="search time per recipe  [10s; with --exhaustive: no limit]",
+    help="search time for each recipe  [10s; no limit with --exhaustive]",
 )
 @click.option(
     "--schedules",
     metavar="N",
     type=click.IntRange(1),
-    help="how many schedules to play per recipe, without a time limit",
+    help="play this many schedules for each recipe, without a time limit",
 )
 @click.option(
     "--exhaustive",

@@ -50,8 +50,8 @@ def _course(recipe: str, broken: Broken) -> Figure:
     return sequence(
         f"course-{recipe}",
         f"{recipe}: {steps[-1].text}",
-        "Simulated time runs from top to bottom, in ms. A bar shows who has the lock as far as it "
-        "knows.",
+        "Simulated time runs from top to bottom, in ms. A bar shows the time in "
+        "which a client believes that it holds the lock.",
         lines=[*(f"client {number + 1}" for number in range(clients)), "servers"],
         moves=moves,
         holdings=list(_holdings(steps)),

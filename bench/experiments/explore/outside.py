@@ -53,7 +53,7 @@ class Outside:
 
         Raises OutsideError in a simulated thread, because there the part can still be refused.
         """
-        cls.first = cls.first or f"it started {what}, which does not run in virtual time"
+        cls.first = cls.first or f"the recipe started {what}, which does not run in virtual time"
         if isinstance(getcurrent(), Actor):
             raise OutsideError(cls.first)
 
@@ -66,7 +66,9 @@ class Outside:
         hub = getattr(sys.modules.get("gevent._hub_local"), "get_hub_if_exists", lambda: None)()
         if hub is not None and cls.is_watching:
             cls.first = (
-                cls.first or "it uses gevent, whose greenlets and timers do not run in virtual time"
+                cls.first
+                or "the recipe uses gevent, and gevent's greenlets and timers do not run in "
+                "virtual time"
             )
             # If the hub stayed, the process would blame its next recipe for the hub.
             hub.destroy(destroy_loop=True)

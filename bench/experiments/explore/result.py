@@ -13,20 +13,25 @@ class Step(Section, frozen=True):
     """One step of a schedule."""
 
     ms: Annotated[float, says("when, since the start")]
-    who: Annotated[int, says("number of the client, from 0; -1 for a server")]
+    who: Annotated[int, says("number of the client, counted from 0; -1 means a server")]
     text: Annotated[str, says("what happened")]
 
 
 class Deviation(Section, frozen=True):
     """One change from the usual course of a schedule."""
 
-    where: Annotated[str, says("start, step, send, reply, serve or skew")]
+    where: Annotated[str, says("place of the deviation: start, step, send, reply, serve or skew")]
     who: Annotated[
-        Count, says("number of the client, or of the server if `where` is serve; from 0")
+        Count,
+        says("number of the client, or of the server if `where` is serve; the numbers start at 0"),
     ]
-    visit: Annotated[Count, says("how often this place had been reached, from 1")]
+    visit: Annotated[Count, says("number of the visit to this place, counted from 1")]
     what: Annotated[
-        str, says("pause, late, lose, cut, kill, ahead, restart, stop, flush, forget, full or die")
+        str,
+        says(
+            "kind of the deviation: pause, late, lose, cut, kill, ahead, restart, "
+            "stop, flush, forget, full or die"
+        ),
     ]
     for_ms: Annotated[Amount, says("for how long")]
 
@@ -34,9 +39,13 @@ class Deviation(Section, frozen=True):
 class Replayed(Section, frozen=True, kw_only=True):
     """The replay of a schedule on real servers, in real time."""
 
-    server: Annotated[str, says("name and version of the server; empty if there was none")] = ""
+    server: Annotated[str, says("name and version of the server; empty if there was no server")] = (
+        ""
+    )
     plays: Annotated[Count, says("how often it was played")] = 0
-    same: Annotated[Count, says("how often the schedule broke the same rule again")] = 0
+    same: Annotated[
+        Count, says("number of plays in which the schedule broke the same rule again")
+    ] = 0
     reason: Annotated[str, says("why it was not played")] = ""
 
 
@@ -47,8 +56,8 @@ class Size(Section, frozen=True, kw_only=True):
     callers: Annotated[Count, says("callers in each client")]
     resources: Annotated[Count, says("locks they want")]
     rounds: Annotated[Count, says("times each caller locks")]
-    hold_ms: Annotated[Amount, says("how long each lock is held")]
-    extends: Annotated[bool, says("the first client extends its lease")]
+    hold_ms: Annotated[Amount, says("time for which each caller holds a lock")]
+    extends: Annotated[bool, says("true if the first client extends its lease")]
     starts_ms: Annotated[tuple[float, ...], says("when each client begins")]
     seed: Annotated[Count, says("of the retries")]
 
@@ -61,9 +70,12 @@ class Broken(Size, frozen=True, kw_only=True):
     rule: Annotated[str, says("which rule, and by whom")]
     number: Annotated[Count, says("number of the original schedule")]
     changes: Annotated[tuple[Deviation, ...], says("what comes differently")]
-    steps: Annotated[tuple[Step, ...], says("the events in order; the broken rule is last")]
+    steps: Annotated[
+        tuple[Step, ...], says("the events in order; the last entry names the broken rule")
+    ]
     replayed: Annotated[
-        Replayed | None, says("the result on real servers; null if it was not tried there")
+        Replayed | None,
+        says("result of the schedule on real servers; null if the schedule was not played there"),
     ] = None
 
 
@@ -75,17 +87,22 @@ class ExploredRow(Section, frozen=True, kw_only=True):
     clients: Annotated[Count, says("clients, at most")]
     instances: Annotated[Count, says("simulated servers")]
     may: Annotated[
-        Mapping[str, tuple[str, ...]], says("the deviations that were allowed, by place")
+        Mapping[str, tuple[str, ...]],
+        says("the deviations that the search could use, for each place"),
     ]
     schedules: Annotated[Count, says("played", label="played", shown="table")]
     tested: Annotated[
         Count,
-        says("schedules in which a client sent a command while another held a lock", shown="table"),
+        says(
+            "schedules in which a client sent a command while another client held a lock",
+            shown="table",
+        ),
     ]
-    took_s: Annotated[Amount, says("processor time of all processes together")]
+    took_s: Annotated[Amount, says("processor time of all search processes, in seconds")]
     whole: Annotated[bool, says("true if every schedule within the bound was played")] = False
     broken: Annotated[
-        Broken | None, says("the schedule that broke the recipe; null if none did")
+        Broken | None,
+        says("the smallest schedule that broke the recipe; null if no schedule broke it"),
     ] = None
     verdict: Annotated[RowWord, says("as of lockbench safety", shown="table")]
     reason: Annotated[str | None, says("why it is not known")] = None
@@ -103,7 +120,12 @@ class ExploredRow(Section, frozen=True, kw_only=True):
     def schedules_per_s(
         self,
     ) -> Annotated[
-        float | None, says("by processor time; null if unknown", label="schedules", shown="table")
+        float | None,
+        says(
+            "schedules per second of processor time; null if unknown",
+            label="schedules",
+            shown="table",
+        ),
     ]:
         """How many schedules one core played per second."""
         return self.schedules / self.took_s if self.took_s else None
@@ -129,12 +151,19 @@ class ExplorePlan(Section, frozen=True):
     """The recipes to explore, and the limits of the search."""
 
     recipes: Annotated[tuple[str, ...], says("only these recipes; empty: all")]
-    budget_s: Annotated[Amount | None, says("for each recipe; null means no time limit")]
+    budget_s: Annotated[
+        Amount | None, says("search time for each recipe; null means no time limit")
+    ]
     schedules: Annotated[
-        Count | None, says("for each recipe; null means as many as the budget allows")
+        Count | None,
+        says("number of schedules for each recipe; null means as many as the time budget allows"),
     ]
     exhaustive: Annotated[
-        Count | None, says("every schedule with at most this many changes; null: random schedules")
+        Count | None,
+        says(
+            "the search played every schedule with at most this many changes; null "
+            "means random schedules"
+        ),
     ]
     processes: Annotated[Count, says("that search at once")]
     seed: Annotated[int, says("of every schedule")] = 1

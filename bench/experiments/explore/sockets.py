@@ -225,7 +225,7 @@ class _SimulatedThread:
                 self._target()
         except Exception as error:  # noqa: BLE001 - of a recipe; the row says it
             Outside.first = (
-                Outside.first or f"a thread of it raised {type(error).__name__}: {error}"
+                Outside.first or f"a thread of the recipe raised {type(error).__name__}: {error}"
             )
 
     def join(self, timeout: float | None = None) -> None:

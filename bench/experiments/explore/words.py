@@ -26,12 +26,14 @@ from bench.report.sheet import (
 WIDEST = 72
 _TERMS = {
     "played": (
-        "schedules; each one delays, pauses, loses or restarts something else; a seed repeats them"
+        "number of schedules. Each schedule delays, pauses, loses or restarts "
+        "something else, and the same seed gives the same schedules"
     ),
     "tested": "schedules in which a command was sent while another client held a lock",
-    "schedules /s": "per second of processor time, so on one core",
+    "schedules /s": "schedules per second of processor time, which means on one core",
     "steps": (
-        "of the smallest schedule that breaks the recipe, without clean-ups that found nothing"
+        "number of steps of the smallest schedule that breaks the recipe, without "
+        "clean-ups that found nothing"
     ),
 }
 _STYLES = {name: f"bold {word.colour}" for name, word in ROW_WORDS.items()}
@@ -77,7 +79,7 @@ def _keys(rows: Sequence[ExploredRow]) -> Iterator[KeyFigure]:
         if of_kind:
             yield KeyFigure(name, f"{count_of_word} of {len(of_kind)} recipes {word}", bound)
     tested = sum(row.tested for row in rows)
-    at_stake = f"{count(tested)} with a command sent while another held the lock"
+    at_stake = f"in {count(tested)} a client sent a command while another client held the lock"
     yield KeyFigure("schedules", count(sum(row.schedules for row in rows)), at_stake)
 
 
@@ -103,7 +105,10 @@ def figures(result: ExploreResult) -> list[Figure]:
         Panel("steps of the smallest", "schedule that breaks it"),
         Panel("schedules", "played"),
     ]
-    about = "A search ends after 5 schedules broke the recipe, or one with at most 12 steps"
+    about = (
+        "The search for a recipe ends after 5 schedules broke the recipe, or after "
+        "a schedule with at most 12 steps broke it"
+    )
     title = _headline(result)
     overview = [panels("explored", title, about, heads=heads, groups=groups)] if groups else []
     return [*overview, *courses(result.rows)]
@@ -138,7 +143,7 @@ def diagram(recipe: str, broken: Broken) -> Part:
         cells = [[names[step.who], step.text] for step in steps]
     rows = [(f"{step.ms:.2f}", *row) for step, row in zip(steps, cells, strict=True)]
     about = (
-        f"schedule {broken.number:,} made smaller, {len(steps)} steps: "
+        f"schedule {broken.number:,}, reduced to {len(steps)} steps: "
         f"{rule.text}{_replayed(broken.replayed)}"
     )
     return Part(recipe, about, head, tuple(rows), frozenset(range(1, len(head))))
@@ -148,11 +153,11 @@ def _replayed(replayed: Replayed | None) -> str:
     if replayed is None:
         return ""
     if not replayed.plays:
-        return f"; not on real servers: {replayed.reason}"
+        return f"; not played on real servers: {replayed.reason}"
     same = f"{replayed.same} of {replayed.plays} plays" + (
         f" ({replayed.reason})" if replayed.reason else ""
     )
-    return f"; the same on real servers ({replayed.server}): {same}"
+    return f"; the same rule broke on real servers ({replayed.server}) in {same}"
 
 
 def _lines(result: ExploreResult) -> Iterator[Sentence]:
@@ -165,7 +170,7 @@ def _lines(result: ExploreResult) -> Iterator[Sentence]:
         )
     yield to_do("lockbench judge mine.py tests your own lock with real faults")
     if held:
-        yield not_measured("schedules that were not played: no proof that a recipe is safe")
+        yield not_measured("all other schedules, so this is no proof that a recipe is safe")
 
 
 def suite(result: ExploreResult) -> Suite:

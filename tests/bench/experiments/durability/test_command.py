@@ -165,7 +165,7 @@ def test_the_planner_writes_its_page_or_says_what_it_needs(said: Said) -> None:
         "RECOMMENDED   appendfsync everysec, and start a crashed server only when your \n"
     )
     assert "made of" in text
-    assert "this is another machine, so measure again here" in " ".join(text.split())
+    assert "which is not this machine, so measure again" in " ".join(text.split())
     assert "a crash" in page
 
 
@@ -197,7 +197,7 @@ def test_figures_of_another_machine_are_called_so() -> None:
         machine_text(here, here)
         == f"measured on {here.cpu_model}, {here.cores} cores, kernel {here.kernel}"
     )
-    assert machine_text(there, here).endswith(": this is another machine, so measure again here")
+    assert machine_text(there, here).endswith(", which is not this machine, so measure again")
 
 
 @pytest.mark.parametrize(
@@ -221,11 +221,11 @@ def test_figures_of_another_machine_are_called_so() -> None:
                     "reasons": [],
                 },
             },
-            "the verdict of the losses of 2026-11-22 is INTERRUPTED: interrupted: groups of cuts",
+            "the verdict of the losses of 2026-11-22 is INTERRUPTED: interrupted, so the unfinished groups",
         ),
         ({"environment__cpu_model": "a toaster"}, "come from two machines: cpu_model"),
         ({"environment__kernel": "2.6.9"}, "come from two machines: kernel"),
-        ({"fleet__server__version": "8.4.0"}, "the losses are those of redis 8.4.0"),
+        ({"fleet__server__version": "8.4.0"}, "the losses on redis 8.4.0"),
         (
             {"started_at": "2019-01-01T00:00:00Z"},
             "days lie between the speed (2026-11-22) and the losses (2019-01-01)",
@@ -252,7 +252,7 @@ def test_losses_that_do_not_belong_to_the_speed_are_refused(
 
 def test_without_losses_nothing_is_recommended(said: Said) -> None:
     assert execute(["planner", "--costs", stored("fsync", "results/speed")]) == 4
-    assert said().out.startswith("NOT KNOWN   no recommendation yet")
+    assert said().out.startswith("NOT KNOWN   there is no recommendation yet")
 
 
 def test_a_report_finds_the_crash_result_beside_or_says_what_to_type(said: Said) -> None:

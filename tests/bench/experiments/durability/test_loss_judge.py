@@ -202,7 +202,10 @@ def test_no_at_a_power_cut_must_lose_nearly_all() -> None:
 def test_nothing_at_stake_shows_nothing() -> None:
     assert judge_loss([cut(crash("always"), stake=0)])[0] == NOT_KNOWN
     only_apart = [cut(crash(kind="kill"), ledger=SYNCING)]
-    assert judge_loss(only_apart) == (NOT_KNOWN, "a sync was in flight in every cut")
+    assert judge_loss(only_apart) == (
+        NOT_KNOWN,
+        "a sync was in flight in every cut, so nothing could be judged",
+    )
 
 
 # -- double grants ---------------------------------------------------------------------------------

@@ -113,12 +113,12 @@ def test_clients_that_abstain_are_a_choice_and_so_is_always() -> None:
     assert [label for label, _ in told] == ["choose", "or", "or"]
     (_, delayed), (_, abstaining), (_, always) = told
     assert delayed.startswith("everysec, delayed restart: ")
-    assert "lockcore does this by itself" in abstaining
+    assert "clients abstain if each client sets max_ttl_ms" in abstaining
     assert (
-        "No work for operations. 0 of 1,200 locks granted twice in 120 crashes (95 % sure"
+        "Operations have nothing to do. 0 of 1,200 locks granted twice in 120 crashes (95 % sure"
         in abstaining
     )
-    assert always.startswith("always, restarted at once: no work for operations or clients")
+    assert always.startswith("always, restart at once. Operations and clients have nothing to do")
     assert (
         "Always costs between 4.0× (4.0–4.0) and 88× (88–88), everysec's acquires/s ÷ always's"
         in always
@@ -137,13 +137,13 @@ def test_why_not_none_with_a_delayed_restart_is_answered_if_that_was_crashed() -
     page = plan_page(rows(), crash_of(*cells(), cut("none", "delayed")))
     told = dict(choices(page))["why not none?"]
     assert told.startswith(
-        "none with a delayed restart is as safe, as long as every restart waits: 0 of 400 locks"
+        "The policy none is as safe, as long as every restart is delayed: 0 of 400 locks"
     )
     assert (
-        "If a server starts without this wait, it has forgotten every lock, and 400 of 400 locks "
+        "A server that starts without this delay has forgotten every lock: 400 of 400 locks "
         "were granted twice." in told
     )
-    assert "With everysec a server forgets the last second at a power cut (93 of 1,200)" in told
+    assert "Under everysec a power cut loses the locks of the last second (93 of 1,200)" in told
 
 
 def crashed_at(fdatasync_ms: float, latency_ms: float) -> CrashResult:
@@ -228,7 +228,10 @@ def test_where_nothing_is_safe_nothing_is_recommended() -> None:
     page = plan_page(
         rows(), crash_of(cut("always", "at-once", grants=1), cut("none", "delayed", grants=2))
     )
-    assert page.advice[0] == "no tested choice is safe: every policy led to double grants"
+    assert (
+        page.advice[0] == "no tested choice is safe, because locks were granted twice under every "
+        "policy"
+    )
 
 
 def test_without_a_crash_result_speed_alone_chooses_nothing() -> None:
@@ -247,7 +250,7 @@ def test_a_bound_and_a_ratio_without_an_interval_are_never_a_price() -> None:
     page = plan_page(rows_of(limited), healthy())
     assert page.always_costs is None
     assert ("always costs", "not known") in [figure[:2] for figure in key_figures(page)]
-    assert any("The cost of always is not known here" in text for text in page.advice)
+    assert any("The cost of always is not known on this machine" in text for text in page.advice)
     assert any("the load process reached its limit there" in text for text in page.unmeasured)
     once = rows_of_visits([visit("everysec", 8000), visit("always", 2000)])
     page = plan_page(once, healthy())

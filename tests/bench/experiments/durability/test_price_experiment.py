@@ -48,7 +48,7 @@ def test_a_cell_that_grants_nothing_is_left_out_and_said(monkeypatch: pytest.Mon
     matrix.product.measure(lambda: False)
     made = PLAN.blocks()[2:]
     assert len(matrix.pieces) == PLAN.repeats * sum(map(len, made))
-    assert any("blocks without a granted lock" in told for told in matrix.product._limits())
+    assert any("because no lock was granted" in told for told in matrix.product._limits())
 
 
 def test_where_hardly_anything_is_granted_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
