@@ -32,8 +32,9 @@ from bench.report.sheet import (
 )
 
 CARRY_OVER = (
-    "rates do not carry over to another machine, disk or client, but the order of the policies does. "
-    "Use the row with the latency nearest to your own disk (lockbench doctor measures your disk)"
+    "rates do not carry over to another machine, disk or client, but the order of the policies "
+    "does. Use the row with the latency nearest to your own disk (lockbench doctor measures your "
+    "disk)"
 )
 # An fdatasync of a file in memory takes less than this (s).
 MEMORY_S = 5e-6

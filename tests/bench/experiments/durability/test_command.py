@@ -221,7 +221,8 @@ def test_figures_of_another_machine_are_called_so() -> None:
                     "reasons": [],
                 },
             },
-            "the verdict of the losses of 2026-11-22 is INTERRUPTED: interrupted, so the unfinished groups",
+            "the verdict of the losses of 2026-11-22 is INTERRUPTED: interrupted, so the "
+            "unfinished groups",
         ),
         ({"environment__cpu_model": "a toaster"}, "come from two machines: cpu_model"),
         ({"environment__kernel": "2.6.9"}, "come from two machines: kernel"),
