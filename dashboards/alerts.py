@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 
 class Receiver(BaseHTTPRequestHandler):
-    """A request handler. If it can read a post, it answers 200.
+    """A request handler. If the handler can read a post, it answers 200.
 
     A GET request is the health check.
     """

@@ -83,8 +83,8 @@ class Begun:
             self._row = row + 2
 
     def _seal(self) -> None:
-        """Store the checksum of the rows in the current chunk. Call it when the chunk is full, and
-        at the end."""
+        """Store the checksum of the rows in the current chunk. Call this method when the chunk is
+        full, and at the end."""
         count = self._row // 2
         if count:
             self._seals.add(

@@ -196,8 +196,8 @@ def _columns(rows: Integers, drift: float = DRIFT) -> tuple[Integers, Integers, 
 
     The first number is the largest possible drift between the clocks since the first round trip.
     The second and the third number are the lower and the upper bound on *our time − their time*.
-    They follow from this round trip alone. The movement by NTP is subtracted. The bounds are wide
-    enough for a movement by NTP during the round trip.
+    Both bounds follow from this round trip alone. The movement by NTP is subtracted. The bounds are
+    wide enough for a movement by NTP during the round trip.
     """
     grown = np.ceil((rows[:, 0] - rows[0, 0]) * drift).astype(np.int64)
     loose = READ_NS + np.ceil((rows[:, 2] - rows[:, 0]) * 2 * DRIFT).astype(np.int64)

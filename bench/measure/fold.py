@@ -265,7 +265,8 @@ class Fold:
             for note in reports
             if note.phase != "stopped"
         ]
-        # A killed worker does not report, so its operations are also missing in Locust's table.
+        # If a worker was killed, it does not report. So its operations are also missing in Locust's
+        # table.
         whole = reports and not warnings
         if (values.generator.cpu_ratio or 0) >= workers.BUSY_CORE:
             warnings.append(workers.GENERATOR_BOUND)

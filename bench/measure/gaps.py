@@ -52,7 +52,7 @@ PAUSES_MS = (2, 4, 8, 16, 32)
 # The kinds of rows in a file of gaps.
 AWAY = 1
 PAUSED = 2
-# The columns of a row: begun, ended, lost, kind. A row with the kind 0 is empty.
+# A row has four columns: begun, ended, lost, kind. A row with the kind 0 is empty.
 ROW = 4
 
 
@@ -122,7 +122,8 @@ def touched(records: Records, gaps: Sequence[Gap]) -> NDArray[np.bool_]:
 # because `_joined` leaves no overlap, so beginnings and ends are both in order. If spans
 # overlapped, acquires would get wrong classes without any error.
 def pause_histograms(records: Records, pauses: Sequence[Gap]) -> dict[str, Histogram]:
-    """Return histograms of the durations of the acquires that touch a pause, by class of pause.
+    """Return, for each class of pauses, a histogram of how long the acquires took that touch a
+    pause.
 
     An acquire belongs to the class of the longest pause that it touches. For example, `paused_8` is
     for pauses from 8 ms to less than 16 ms. A failed acquire counts as `HIGHEST_NS`.

@@ -167,8 +167,8 @@ class Histogram:
 # selects its bucket. `lowest_of_bucket` and `highest_of_bucket` are the inverse, so all three
 # functions must change together.
 def bucket_indices(values: Integers) -> Integers:
-    """Return HdrHistogram's index into its counts, for every value (ns, ≥ 0). Values above one hour
-    get the bucket of one hour."""
+    """Return, for every value (ns, ≥ 0), the index of its count in HdrHistogram. Values above one
+    hour get the bucket of one hour."""
     clipped = np.minimum(values, HIGHEST_NS)
     # The conversion is exact, because one hour needs 42 bits and a double has 53.
     _, bits = np.frexp(clipped.astype(np.float64))

@@ -229,7 +229,8 @@ class HistoryTail:
 # The file has its full length from the start, so its size does not show how many records are
 # complete. A binary search finds the first record that has no sequence. The search reads one number
 # per step, and a scan would read the whole file again at each call. The search needs a writer that
-# completes its records in order. With another order, the reader would return half-written records.
+# completes its records in order. If a writer used another order, the reader would return
+# half-written records.
 def _read_from(path: Path, record: int) -> Records:
     """Return the complete records of a file, from index `record` on.
 

@@ -250,10 +250,7 @@ def _judge(
     counts: FarCounts,
 ) -> tuple[Sections, set[int], Counter[int]]:
     """Judge the history part by part. Return sections, requested resources and leases by worker.
-
-    After an error, the oracle keeps the violations that it has found. But no figure counts, and the
-    run is never SAFE.
-    """
+    After an error, the violations so far count, but no figure counts, and the run is never SAFE."""
     scenario = context.scenario
     window = Window(*context.window_ns)
     gaps = read_gaps(workdir, clocks)

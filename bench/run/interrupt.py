@@ -27,7 +27,8 @@ AGAIN_S = 0.01
 
 
 class Interrupts:
-    """A `with` block that counts the signals to end. Outside the main thread it gets no signals.
+    """A `with` block that counts the signals which ask the process to end. Outside the main thread
+    it gets no signals.
 
     While `raising` is true, each signal raises KeyboardInterrupt. Otherwise the first `patience`
     signals are only counted, and each later signal raises KeyboardInterrupt.

@@ -113,8 +113,7 @@ def run_on(
     environ: Mapping[str, str] = os.environ,
     series: LocustSeries | None = None,
 ) -> Done[RunResult]:
-    """Run `order` on open servers, which must be prepared for its faults. Several runs may use the
-    same servers.
+    """Run `order` on servers that are prepared for its faults. Several runs may share the servers.
 
     Without `show`, the run judges everything at its end. `series`: the Locust that the run shares
     with other runs (None: the run has its own Locust). Raises the same errors as `run_scenario`.

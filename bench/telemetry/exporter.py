@@ -7,8 +7,8 @@ Rules
   priority would then get no core just when its data are needed most. This thread might also hold
   the interpreter's lock while it waits for a core. The thread that follows the load would then wait
   for the lock. The work of the exporter takes at most 0.01 of a core.
-- If a collector is down, is slow or refuses data, there are only two effects:
-  `redlock.telemetry.dropped` counts, and the result has a warning.
+- If a collector is down, is slow or refuses data, `redlock.telemetry.dropped` counts the lost data
+  and the result has a warning. There are no other effects.
 """
 
 import threading

@@ -55,8 +55,8 @@ def hazards_of(info: Mapping[str, object], config: Mapping[str, str]) -> tuple[H
 def persistence_of(info: Mapping[str, object], fsync: str | None) -> str:
     """Return a sentence about the data that are lost if this instance crashes.
 
-    `fsync`: its policy, "none", "no", "everysec" or "always". The sentence is "" if `fsync` is
-    None.
+    `fsync`: the policy of the instance, which is "none", "no", "everysec" or "always". The sentence
+    is "" if `fsync` is None.
     """
     if fsync is None:
         return ""

@@ -93,7 +93,7 @@ class ConductedRun:
 
 
 class Conductor:
-    """The listener for the events and messages of one master or local runner.
+    """The object that listens to the events and messages of one master or local runner.
 
     With a local runner, create the Conductor before the Member, because the Conductor makes the
     plan of the run.

@@ -102,7 +102,7 @@ class LockUser(User):
 
 
 class Member:
-    """The listener for the events and messages of one local runner or worker."""
+    """The object that listens to the events and messages of one local runner or worker."""
 
     def __init__(
         self,

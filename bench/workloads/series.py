@@ -1,8 +1,8 @@
 """Several runs in one Locust: *a plan from a socket → the next test of a master or local runner*.
 
-Each test stops before the next plan is read. At that time, the run of the test has ended
-completely, and all files are written. The sender of the plans gets a message at the end of each
-run. Source: locust.runners (MasterRunner.stop, LocalRunner.start).
+Each test stops before the next plan is read. So when the next plan is read, the previous run has
+ended completely and has written all its files. The sender of the plans gets a message at the end of
+each run. Source: locust.runners (MasterRunner.stop, LocalRunner.start).
 """
 
 import os

@@ -24,7 +24,8 @@ LEFT = 60.0
 RIGHT = _WIDTH - 12.0
 BOTTOM = _HEIGHT - 44.0
 TOP = 26.0
-# The approximate width of a character. It is used to leave out labels that would touch each other.
+# The approximate width of a character. With this width, the code leaves out labels that would touch
+# each other.
 _LETTER_PX = 6.4
 _SPOT_PX = 4.0
 # This many ticks fit on a phone.
