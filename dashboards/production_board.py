@@ -48,8 +48,8 @@ _number = partial(number, empty="no service in view")
 _GLANCE = (
     _number(
         "Failed",
-        "Acquires without a quorum, with a split vote, or too late. If high, look at the "
-        "instances.",
+        "Acquires without a quorum, with a split vote, or too late. If the share is high, look "
+        "at the instances.",
         _failed(),
         empty=_IDLE,
     ),
@@ -61,12 +61,12 @@ _GLANCE = (
     ),
     _number(
         "Acquire p99",
-        "High with many callers waiting: a hot resource. High with few: an instance.",
+        "If many callers wait, a resource is hot. If few callers wait, an instance is slow.",
         _acquire[1],
     ),
     _number(
         "Instances beyond the quorum",
-        "For the process with the fewest votes. Below 0 no lock is possible.",
+        "Figure of the process that gets the fewest votes. Below 0, no lock is possible.",
         _spare,
     ),
     _number(
@@ -76,7 +76,9 @@ _GLANCE = (
         red_above=1,
     ),
     _number(
-        "Leases gone", "Leases that were gone, per second. Somebody worked without a lock.", _gone()
+        "Leases gone",
+        "Leases per second that were gone at their release. Their holders worked without a lock.",
+        _gone(),
     ),
 )
 _COURSE = (
@@ -91,7 +93,7 @@ _COURSE = (
     ),
     lines(
         "Callers",
-        "If only waiting grows: a hot resource, or no quorum answers.",
+        "If only the number of waiting callers grows, a resource is hot or no quorum answers.",
         _holding,
         _waiting,
     ),
@@ -101,7 +103,8 @@ _hold = _p99("redlock.hold.duration", _CLASS)
 _WHOM = (
     lines(
         "Failed, by service",
-        "If one service fails: its network or settings. If all fail: the instances.",
+        "If one service fails, check its network and settings. If all services fail, check the "
+        "instances.",
         _failed(("job",)),
     ),
     lines(
@@ -113,14 +116,21 @@ _WHOM = (
     lines("Leases overdue, by class", "Who works past its lease.", _over(_CLASS)),
 )
 _WHY = (
-    lines("Hold p99", "From grant to release. Near the TTL, use keep_alive.", _hold),
+    lines(
+        "Hold p99",
+        "Time from the grant to the release of a lease. If this time is near the TTL, use "
+        "keep_alive.",
+        _hold,
+    ),
     lines(
         "Release p99",
-        "If slow, an instance or the network is slow.",
+        "If releases are slow, an instance or the network is slow.",
         _p99("redlock.release.duration", ("job",)),
     ),
     lines(
-        "Rounds per acquire, p99", "If many, contenders collide. Widen the retry window.", _tries
+        "Rounds per acquire, p99",
+        "If acquires need many rounds, callers collide. Widen the retry window.",
+        _tries,
     ),
     lines(
         "Split votes",
@@ -147,7 +157,7 @@ _INSTANCES = (
     ),
     lines(
         "Reply to a SET, p99",
-        "If one is above the others, check its AOF policy, disk and machine.",
+        "If one instance is above the others, check its AOF policy, disk and machine.",
         _replies,
     ),
 )

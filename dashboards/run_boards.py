@@ -85,8 +85,8 @@ _RATE = (
     lines("Acquire latency, percentiles", _PERCENTILES, *_percentiles, exemplars=True),
 )
 _OTHERS = (
-    "Release: send to answer. Hold: grant to release. Hand-off: release to the next grant of the "
-    "resource."
+    "A release lasts from its request to the answer. A hold lasts from grant to release. A "
+    "hand-off lasts from a release to the next grant of the resource."
 )
 _others = [
     quantile(0.99, f"redlock.{legend.replace('-', '')}.duration").named(f"{legend} p99")
@@ -169,7 +169,8 @@ _MARGINS = (
     ),
     number(
         "Leases without reserve",
-        "Leases granted by exactly a quorum. One instance that forgets loses such a lock.",
+        "Leases granted by exactly a quorum. If one of these instances forgets a lock, the lock "
+        "is lost.",
         _bare,
     ),
     number(
@@ -249,7 +250,7 @@ _abstains = state("redlock.instance.abstaining", INSTANCE, function="max")
 _INSTANCES = (
     lines(
         "Voting instances",
-        "Below the quorum no lock is possible.",
+        "Number of voting instances. Below the quorum, no lock is possible.",
         queries.voting().named("voting"),
         _needed,
     ),
@@ -388,7 +389,7 @@ _HEALTH = (
     ),
     number(
         "Telemetry dropped",
-        "Telemetry that was made but did not arrive. Counts lose nothing.",
+        "Telemetry items that were created but did not arrive. Counts stay complete.",
         total("redlock.telemetry.dropped"),
     ),
 )
@@ -401,7 +402,9 @@ _LOAD = (
         "process is silent: it was killed, or it stands still (alert LoadProcessSilent).",
         _cpu,
     ),
-    lines("Scheduler lag", "How late a load process wakes; probed every 10 ms.", *_lag),
+    lines(
+        "Scheduler lag", "How late a load process wakes from a sleep, measured every 10 ms.", *_lag
+    ),
 )
 
 
