@@ -116,7 +116,7 @@ def _replicas(info: Mapping[str, object], config: Mapping[str, str]) -> Iterator
             "min-replicas-to-write",
             f"{least}: with fewer replicas, the server refuses every SET (NOREPLICAS); {replicas} "
             "connected now",
-            "set it to 0 on servers that hold locks",
+            "set min-replicas-to-write to 0 on servers that hold locks",
         )
 
 
@@ -131,7 +131,8 @@ def _connections(config: Mapping[str, str]) -> Iterator[Hazard]:
         )
     if config.get("protected-mode") == "yes":
         yield Hazard(
-            "protected mode", "on: without a password, the server answers only its own host"
+            "protected mode",
+            "on; without a password, the server answers only clients on its own host",
         )
 
 
