@@ -3,11 +3,11 @@
 Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md. For this reason,
 a constant is `Final`.
 
-Rules: an instance that may have forgotten locks abstains until all of them have expired
-(facts/membership.py). Four signs show that an instance may have forgotten locks. They are a push
-message from the server, an answer -READONLY, a new replication id, and a new number of database
-swaps above 0. If the server sends no push messages, the engine asks for the replication id once a
-second. It asks for the number of swaps ahead of SETs, at most four times a second.
+Rules: an instance that may have forgotten locks abstains until all these locks have expired
+(facts/membership.py). Four signs show that an instance may have forgotten locks: a push message
+from the server, an answer -READONLY, a new replication id, and a new number of database swaps above
+0. If the server sends no push messages, the engine asks for the replication id once a second.
+Before SETs, the engine asks how many swaps there were, at most four times a second.
 """
 
 from collections.abc import Callable, Sequence
@@ -26,8 +26,8 @@ from lockcore.facts.membership import (
 from lockcore.rounds.awaited import Asked, Core, InstancePipe
 from lockcore.rounds.resp import request
 
-# A reading takes a server about 10 µs. So 1,000 busy clients take 4 % of the server's core. With a
-# period of 100 ms they would take 10 %.
+# A server needs about 10 µs to answer a reading. So 1,000 busy clients use 4 % of the server's
+# core. With a period of 100 ms they would use 10 %.
 SWAPS_EVERY_NS: Final = NS_PER_S // 4
 SWAPS: Final = request(b"INFO", b"commandstats")
 
@@ -46,8 +46,9 @@ class Amnesia:
     A server forgets locks if somebody flushes it, or if it was a replica for a while. The server
     then sends a push message between two replies, or it answers -READONLY. If a server sends no
     push messages, the engine asks for its replication id once a second. After such a sign the
-    instance abstains for `whole_ns`, as after a restart. If `whole_ns` is 0, it does not abstain.
-    SETs that it has not answered yet do not count. `recount` computes the voters again.
+    instance abstains for `whole_ns`, as after a restart. If `whole_ns` is 0, the instance does not
+    abstain. SETs that the instance has not answered yet do not count. `recount` computes the voters
+    again.
 
     Source: Redis' CLIENT TRACKING (Redis reports a flush to every tracking client), REPLICAOF,
     SWAPDB and INFO commandstats.
@@ -74,7 +75,7 @@ class Amnesia:
             pipe.void_sets()
 
     def ask(self, pipes: Sequence[InstancePipe], now_ns: int) -> None:
-        """Ask each instance that sends no push messages for its replication id, if this is due."""
+        """If it is time, ask each instance that sends no push messages for its replication id."""
         for pipe, member in zip(pipes, self._members, strict=True):
             if member.ask_ns <= now_ns:
                 member.ask_ns = now_ns + ASK_EVERY_NS
@@ -91,7 +92,7 @@ class Amnesia:
         return [pipe for pipe, hello in hellos if hello is not None and hello.swaps != NOT_COUNTED]
 
     def swaps_read(self, info: object, pipe: InstancePipe) -> None:
-        """Take the number of database swaps of an instance. An error is ignored."""
+        """Take an instance's number of database swaps. An error is ignored."""
         member = self._members[pipe.index]
         earlier = member.hello
         if earlier is None or not isinstance(info, bytes):

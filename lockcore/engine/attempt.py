@@ -5,10 +5,10 @@ a lease gets positional arguments, and the code looks nothing up by name.
 
 Each operation is a generator. It yields one of four requests to the shell. A `Round` means: send
 this, and wake me when it is settled. A `Turn` means: send nothing, and wake me when it is settled.
-An int means: wake me at this time, in ns. An `Offer` asks if the caller still gets this lease in
-time. The shell sends the generator the time (ns) at which the generator runs again. After an offer,
-the shell sends the time at which the caller runs again. The generator returns the result of the
-operation. If the caller is cancelled, the shell throws into the generator, and the generator
+An int means: wake me at this time, in ns. An `Offer` asks whether the caller still gets this lease
+in time. The shell sends the generator the time (ns) at which the generator runs again. After an
+offer, the shell sends the time at which the caller runs again. The generator returns the result of
+the operation. If the caller is cancelled, the shell throws into the generator, and the generator
 abandons its round.
 
 Rules: a lease belongs to a caller only after the caller's own thread has received the lease and
@@ -35,9 +35,8 @@ Steps = Generator[Request, int, "Lease | Denied"]
 def lease_of(
     round_: SetRound, now_ns: int, attempts: int = 1, split_votes: int = 0
 ) -> Lease | None:
-    """The lease that a won round gives at `now_ns`, or None if the validity is used up.
-
-    For a `watched` round, the caller of this function then calls `decided`.
+    """The lease that a won round gives at `now_ns`, or None if the validity is used up. If the
+    round is `watched`, the caller of this function then calls `decided`.
     """
     terms = round_.terms
     started_ns = round_.started_ns
@@ -59,9 +58,8 @@ def lease_of(
 
 
 def first_lease(round_: SetRound, now_ns: int) -> Lease | None:
-    """The lease of a first attempt whose caller runs again.
-
-    None leaves the decision to `Acquisition.after`.
+    """The lease of a first attempt whose caller runs again. If the result is None,
+    `Acquisition.after` decides.
     """
     if round_.outcome is not ACQUIRED or round_.engine.retired:
         return None
@@ -133,7 +131,8 @@ class Acquisition:
                 self._leave()
         except BaseException:
             if self.round is not None:
-                # The interrupt may also have come between the grant and the caller.
+                # The interrupt may also have come after the grant and before the caller got the
+                # lease.
                 self.round.abandon()
             if self.turn is not None:
                 self.turn.abandon()
@@ -185,7 +184,7 @@ class Acquisition:
             now_ns = yield self.round
 
     def _ended(self, round_: SetRound, now_ns: int) -> Generator[Request, int, Lease | Outcome]:
-        """The result of an attempt at the time at which its caller runs again."""
+        """The result of an attempt, judged when its caller runs again."""
         outcome = round_.outcome
         if outcome is None:
             # The caller was woken before its round was settled.
@@ -212,10 +211,8 @@ class Acquisition:
     def _my_turn(
         self, last_outcome: Outcome | None, start_ns: int, now_ns: int
     ) -> Generator[Request, int, int]:
-        """Wait until the turn of this caller has come.
-
-        Then wait until the key is free, until `start_ns`, or until the end. `last_outcome` is the
-        outcome of the last attempt.
+        """Wait until the turn of this caller has come. Then wait until the key is free, until
+        `start_ns`, or until the acquire ends. `last_outcome` is the outcome of the last attempt.
         """
         turn = self.turn
         handoff = self.engine.handoff
@@ -296,11 +293,12 @@ def release_steps(engine: Engine, lease: Lease, now_ns: int) -> Generator[Reques
 def extend_steps(engine: Engine, lease: Lease, ttl_ms: int, now_ns: int) -> Steps:
     """The steps of one extension to `ttl_ms` from now.
 
-    Their result is a new lease, or a `Denied` with GONE or UNREACHABLE. With a `Denied` the old
-    lease ends as before. If the lease ends before the answer, the extension is GONE at that moment.
+    Their result is a new lease, or a `Denied` with GONE or UNREACHABLE. After a `Denied` the old
+    lease ends as before. If the lease ends before the answer, the extension is GONE when the lease
+    ends.
 
-    Raises ValueError when the extension would end before the newest lease's `valid_until_ns`. It is
-    also raised when another extension under way would end later, because instances keep the
+    Raises ValueError when the extension would end before the newest lease's `valid_until_ns`. Also
+    raises ValueError when another extension under way would end later, because instances keep the
     extension that comes last.
     """
     terms = engine.terms(ttl_ms)
@@ -350,11 +348,14 @@ def extend_steps(engine: Engine, lease: Lease, ttl_ms: int, now_ns: int) -> Step
 
 
 def newest_of(lease: Lease) -> Lease:
-    """The lease after its last extension, or the same lease if nobody has extended it."""
+    """The lease after its last extension. If nobody has extended the lease, it is the same
+    lease.
+    """
     newest: Lease = getattr(lease.round, "newest", lease)
     return newest
 
 
 def asked_until_ns(lease: Lease) -> int:
-    """The latest end that the SET or any extension of the lease has requested, granted or not."""
+    """The latest end that the SET or an extension of the lease has requested. Requests that were
+    not granted also count."""
     return max(newest_of(lease).valid_until_ns, getattr(lease.round, "asked_until_ns", 0))

@@ -5,13 +5,13 @@ a constant is `Final`, and the classes with an object for each resource have slo
 
 The head of a line is its first caller. If the servers refuse the head's SET, the head reads the
 beginning of the key's value (GETRANGE). This value is an owner token, which names the holder's
-process. The head then publishes "I wait" to the holder's process. When that process releases the
-key, it sends a message after its release. This message passes the turn to the first waiting
-process, and it lists the other waiting processes.
+process. The head then publishes "I wait" to the holder's process. When the holder's process
+releases the key, it sends a message after the release. This message passes the turn to the first
+waiting process, and it lists the other waiting processes.
 
 Rules: messages grant nothing. A lost message costs time, and a false message costs an attempt.
-mail.py decides when a message counts. When a turn arrives by such a message, the key is free on a
-quorum.
+mail.py decides when a message counts. When a message that counts passes a turn, the key is free on
+a quorum.
 """
 
 from __future__ import annotations
@@ -58,19 +58,17 @@ MOST_KEPT: Final = 1 << 11
 FEWER_OTHERS: Final = 1 << 5
 FEW_CROWDS: Final = 1 << 6
 
-# A head remembers at most this number of the holders to which it has sent a message.
+# A head sends messages to holders, and remembers at most this many of these holders.
 MOST_HOLDERS: Final = 1 << 6
 
-# If a look shows a free key, the head tries at once. After this number of such tries without a
-# pause, the head waits before its next look.
+# If a look shows a free key, the head tries at once. After this many tries without a pause, the
+# head waits before its next look.
 SOON_FREE: Final = 4
 
 
 class Crowd:
-    """The processes that wait for one resource, in order.
-
-    `left` callers of this process go before these processes. `news_ns` is the time of the last
-    message about the resource.
+    """The processes that wait for one resource, in order. `left` callers of this process go before
+    the waiting processes. `news_ns` is the time of the last message about the resource.
     """
 
     __slots__ = ("left", "news_ns", "others")
@@ -160,7 +158,8 @@ class Handoff:
         return not ANSWER_NS < since_ns <= MISTRUST_NS
 
     def _wait(self, digest: bytes, resource: str) -> Wait:
-        """The state of a resource. It is kept as long as callers here wait for the resource."""
+        """The state of a resource. The state is kept as long as callers of this process wait for
+        the resource."""
         waits = self._waits
         wait = waits.get(digest)
         if wait is None:
@@ -185,7 +184,8 @@ class Handoff:
     def released(self, resource: str) -> None:
         """Decide who tries next, because a lease is about to be released.
 
-        Either the next caller here tries at once, or another process tries after the release.
+        Either the next caller of this process tries at once, or another process tries after the
+        release.
         """
         turns = self._turns
         digest = self.mail.digest_of(resource) if self.crowds else b""
@@ -211,9 +211,8 @@ class Handoff:
             self._pass_on(self.mail.digest_of(resource), last)
 
     def _emptied(self, resource: str) -> None:
-        """Pass the turn on to another process, because no caller waits here any more.
-
-        No caller here got the lock, and other processes may wait for a message of this process.
+        """Pass the turn on to another process, because no caller waits here any more. No caller of
+        this process got the lock, and other processes may wait for a message of this process.
         """
         if self.crowds:
             self._pass_on(self.mail.digest_of(resource), [])
@@ -243,7 +242,7 @@ class Handoff:
         def read(reply: object, _: InstancePipe) -> None:
             if isinstance(reply, bytes):
                 values.append(reply[:OWNER_TOKEN_BYTES])
-                # This is `==` and not `>=`, because a look ends only once.
+                # The comparison is `==` and not `>=`, because a look ends only once.
                 if len(values) == engine.quorum:
                     self._looked(wait, values)
 
@@ -257,7 +256,7 @@ class Handoff:
     def _looked(self, wait: Wait, values: list[bytes]) -> None:
         """Act on the values that a look has found: the key is free, or processes hold it.
 
-        If several processes hold the key, each on some of the instances, each process gets a
+        Several processes may hold the key, each on some of the instances. Then each process gets a
         message.
 
         If a stranger has set the key to an empty text, the key looks free. So after SOON_FREE looks
@@ -286,11 +285,10 @@ class Handoff:
             self.mail.send(token[:PROCESS_BYTES], WAITS, digest, (), unheard)
 
     def _unheard(self, wait: Wait, *, is_first: bool) -> None:
-        """Decide what to do after a message to a holder has reached no process.
-
-        If this was the first holder, it has died, and no answer will come. It is unlikely that the
-        next holder has died as well. So after a second holder the head assumes that the holders are
-        clients with another policy, and it polls.
+        """Decide what to do after a message to a holder has reached no process. If it was the first
+        holder, the holder has died, and no answer will come. It is unlikely that the next holder
+        has died as well. So after a second holder the head assumes that the holders are clients
+        with another policy, and it polls.
         """
         if is_first:
             wait.unanswered_ns = 0
@@ -314,7 +312,7 @@ class Handoff:
             self._answered(message)
 
     def _line(self, digest: bytes) -> int:
-        """The number of callers here that wait for the resource with this hash."""
+        """How many callers of this process wait for the resource with this hash."""
         wait = self._waits.get(digest)
         return 0 if wait is None else len(self._turns.lines.get(wait.resource, ()))
 
@@ -338,7 +336,9 @@ class Handoff:
                 del self.crowds[digest]
 
     def _answered(self, message: Message) -> None:
-        """Note that the holder has answered, so it knows that callers here wait."""
+        """Note that the holder has answered. So the holder knows that callers of this process
+        wait.
+        """
         wait = self._waits.get(message.digest)
         if wait is not None:
             wait.unanswered_ns = 0
@@ -402,7 +402,9 @@ class Handoff:
             self._give(digest, [*others, *last])
 
     def _give(self, digest: bytes, others: list[bytes]) -> None:
-        """Give the turn to the first of these processes, with the list of the rest."""
+        """Give the turn to the first of these processes. Send it the list of the other
+        processes.
+        """
         if not others:
             return
         rest = others[1:]

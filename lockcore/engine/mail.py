@@ -5,7 +5,7 @@ a constant is `Final`, and the classes with an object for each message have slot
 
 Rules: a message counts when a quorum of instances has brought it. Each instance counts once. A
 message carries no text of a user, because it names a resource by a hash of fixed length. All tables
-are bounded. The number of messages that cause work is bounded, too. A message beyond a bound is
+are bounded. There is also a bound on how many messages cause work. A message beyond a bound is
 lost, and any message may get lost.
 """
 
@@ -27,15 +27,15 @@ PROCESS_BYTES: Final = 22
 NUMBER_BYTES: Final = PROCESS_BYTES + 15
 DIGEST_BYTES: Final = 32
 
-# A message lists at most this number of processes.
+# A message lists at most this many processes.
 MOST_OTHERS: Final = 1 << 8
 LONGEST_MESSAGE: Final = 100 + (PROCESS_BYTES + 1) * MOST_OTHERS  # bytes
 
-# At most this number of messages is remembered for each instance.
+# For each instance, at most this many messages are remembered.
 MOST_ARRIVALS: Final = 1 << 10
 
 # In each window of WINDOW_NS, at most MOST_PER_WINDOW messages may cause work. At most MOST_OF_ONE
-# of them may be about one resource.
+# of these messages may be about one resource.
 WINDOW_NS: Final = 10 * NS_PER_MS
 MOST_PER_WINDOW: Final = 1 << 6
 MOST_OF_ONE: Final = 1 << 4
@@ -75,9 +75,8 @@ class Arrivals:
         self._complete = Recent[bytes, bool](MOST_ARRIVALS)
 
     def completes(self, message: bytes, index: int) -> bool:
-        """True if this instance completes a quorum of instances that have brought the message.
-
-        It is True once for each message, until the tables are emptied (`Recent`).
+        """True if this instance completes a quorum of instances that have brought the message. The
+        result is True once for each message, until the tables are emptied (`Recent`).
         """
         if message in self._of[index] or message in self._complete:
             return False
@@ -92,9 +91,8 @@ class Arrivals:
 
 
 class Allowance:
-    """The number of messages that may cause work in a window of time.
-
-    One bound is for all messages. A lower bound is for the messages about one resource.
+    """Limits how many messages may cause work in a window of time. One bound is for all messages. A
+    lower bound is for the messages about one resource.
     """
 
     def __init__(self) -> None:
@@ -188,7 +186,7 @@ class Mail:
                 engine.unicast(pipe, data, question)
 
     def receive(self, message: object, index: int) -> Message | None:
-        """The message from one instance, if it counts from now on.
+        """The message from one instance, if the message now begins to count.
 
         The result is None if the message does not count yet, counted before, or is beyond a bound.
         It is also None for a text that is not a message of this library and version.

@@ -27,7 +27,7 @@ from lockcore.settings import Settings
 
 VOTER_SETS_KEPT: Final = 64
 
-# The time between two checks of an instance that does not vote and has not answered.
+# If an instance does not vote and has not answered, this time passes between two checks.
 LOOK_NS: Final = 500 * NS_PER_MS
 
 
@@ -120,7 +120,7 @@ class Members:
     def leave_out(self, reason_of: Callable[[Pipeline], str]) -> None:
         """Send no more SETs to the voters for which `reason_of` gives a reason.
 
-        An instance left out votes again when it has answered everything.
+        An instance that was left out votes again when it has answered everything.
         """
         reasons = [(pipe, reason) for pipe in self._engine.voters if (reason := reason_of(pipe))]
         for pipe, reason in reasons:
@@ -129,7 +129,8 @@ class Members:
             self.recount()
 
     def leave_out_by_size(self) -> None:
-        """Leave out the voters with too many unanswered commands or untaken bytes."""
+        """Leave out the voters that have too many unanswered commands, or too many bytes that they
+        did not take."""
         if [pipe for pipe in self._pipes if pipe.over_size()]:
             self.leave_out(Pipeline.over_size)
 

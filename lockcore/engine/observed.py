@@ -9,13 +9,13 @@ coroutine would cost 6,000 instructions a cycle. A call by name costs 400.
 
 An observer cannot make a caller lose a lease. If an observer raises, the exception is dropped.
 Python prints the first such exception of the process. But an interrupt may come while the observer
-runs: Ctrl-C, `sys.exit` in a signal handler, a killed greenlet, or a gevent.Timeout. Code cannot
-distinguish such an interrupt from the observer's own exception. So a BaseException
-that may be an interrupt reaches the caller, as anywhere else in an operation, and a granted lease
-is released. All other exceptions are dropped. These are every `Exception`, and asyncio's
-CancelledError and GeneratorExit, which come only to a suspended task or generator. In the shell for
-threads they are also all exceptions outside the main thread, because only the main thread handles
-signals.
+runs. An interrupt is Ctrl-C, `sys.exit` in a signal handler, a killed greenlet, or a
+gevent.Timeout. Code cannot distinguish an interrupt from the observer's own exception. So a
+BaseException that may be an interrupt reaches the caller, as anywhere else in an operation, and a
+granted lease is released. All other exceptions are dropped. This means every `Exception`. It also
+means asyncio's CancelledError and GeneratorExit, which come only to a suspended task or generator.
+In the shell for threads, all exceptions outside the main thread are dropped, too, because only the
+main thread handles signals.
 """
 
 from collections.abc import Callable
@@ -41,7 +41,7 @@ def _drop(error: BaseException) -> None:
 
 
 class Listener:
-    """A guard around an observer, whose exceptions then do not reach the caller.
+    """A guard around an observer. It keeps the observer's exceptions from the caller.
 
     `can_be_interrupted` is True if a signal or a kill of a greenlet can interrupt the present
     thread. The observer is called within `alone`.

@@ -5,8 +5,8 @@ a constant is `Final`, and a list replaces the generator of `any`.
 
 Rules: a command for all voters is encoded once, appended once to the *batch*, and sent once per
 pass of the loop to each voter. A command for only some instances goes to the queues of these
-instances. Each connection keeps one order. So before a command is queued for one instance, the
-batch so far moves into the queues (`spill`).
+instances. Each connection keeps the order of its commands. So before a command is queued for one
+instance, the batch so far moves into the queues (`spill`).
 """
 
 from collections.abc import Callable, Sequence
@@ -21,18 +21,18 @@ from lockcore.rounds.pipeline import Pipeline
 from lockcore.rounds.rounds import Part, ReleaseRound, RoundEngine, SetRound
 from lockcore.rounds.watched import WatchedSetRound
 
-# A batch for one or two instances leaves when it has this many commands. With so few instances, a
-# quorum needs all of them. The instances would idle until the rest of the batch is encoded. With 64
-# callers and one instance, the rate rose from 158,000 to 269,000 cycles/s. With two instances it
-# rose from 112,000 to 132,000. With three instances and more, the servers are busy anyway, and the
-# rate fell from 138,000 to 131,000. A limit of 12 commands costs a fifth more CPU with one
-# instance. A limit of 48 commands gains nothing (docs/lab/lockcore.md).
+# A batch for one or two instances leaves when it has this many commands. With one or two instances,
+# a quorum needs all instances. The instances would idle until the rest of the batch is encoded.
+# With 64 callers and one instance, the rate rose from 158,000 to 269,000 cycles/s. With two
+# instances it rose from 112,000 to 132,000. With three instances and more, the servers are busy
+# anyway, and the rate fell from 138,000 to 131,000. A limit of 12 commands costs a fifth more CPU
+# with one instance. A limit of 48 commands gains nothing (docs/lab/lockcore.md).
 EARLY: Final = 32  # commands
 
 # A batch for three or more instances leaves when it has this many commands. For limits from 128 to
 # 2,048 commands the cost is the same within 5 %. Without a limit, the first of 5,000 commands waits
 # 50 ms until the last command is encoded. The first command then has a tenth of its timeout left.
-# In one run this made 12,439 acquires UNREACHABLE.
+# In one run this delay made 12,439 acquires UNREACHABLE.
 LARGEST: Final = 512  # commands
 
 
@@ -78,7 +78,7 @@ class Outbox:
 
     @property
     def queued(self) -> int:
-        """The number of commands in the batch so far."""
+        """How many commands the batch has so far."""
         return len(self._batch) + len(self._to_merge)
 
     def voters_changed(self, *, merge_releases: bool) -> None:
@@ -125,7 +125,7 @@ class Outbox:
         self._want_flush()
 
     def add_for(self, pipe: InstancePipe, data: bytes, awaited: Awaited) -> None:
-        """Queue a command for one instance, behind the batch so far. This sends nothing."""
+        """Queue a command for one instance, behind the batch so far. The method sends nothing."""
         self.spill()
         pipe.queue.append(data)
         pipe.expect(awaited)
@@ -169,7 +169,8 @@ class Outbox:
         self._merge_keys.clear()
 
     def _take_batch(self) -> tuple[bytes, int]:
-        """The bytes of the batch and its number of commands. The replies are awaited from now."""
+        """The bytes of the batch, and how many commands it has. From now on the replies are
+        awaited."""
         if self._to_merge:
             self._merge()
         engine = self._engine

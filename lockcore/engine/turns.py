@@ -7,7 +7,7 @@ would then look up its methods by name.
 Rules (docs/lockcore/waiting.md): only the keys on the servers decide about a lock. A line of
 callers only saves commands that the servers would refuse. A caller that leaves the line always
 passes the turn on. If the head cannot reach a quorum, it sets the whole line free. So all callers
-notice an outage at the same time.
+of the line notice an outage together.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Turn(Settled):
         self.waiter = None
 
     def park(self, due_ns: int) -> Turn:
-        """Park the caller, which waits for the turn until `due_ns` at the latest."""
+        """Park the caller. It waits for the turn until `due_ns` at the latest."""
         self.outcome = None
         self.due_ns = due_ns
         self.turns.parked.add(due_ns, self)
@@ -70,9 +70,8 @@ class Turn(Settled):
 
 
 class Absent(Turn):
-    """A place without a caller, held while the turn is at another process.
-
-    New callers stand behind this place until its time is over, or until the turn comes back.
+    """A place without a caller. It is held while another process has the turn. New callers stand
+    behind this place until its time is over, or until the turn comes back.
     """
 
     __slots__ = ()
@@ -83,8 +82,8 @@ class Absent(Turn):
         self.turns.leave(self)
 
 
-# The turns that wait for a resource, in order. To leave the middle of the line costs no more than
-# to leave its head.
+# The turns that wait for a resource, in order. Leaving the middle of the line costs no more than
+# leaving its head.
 Line = OrderedDict[Turn, None]
 
 
@@ -111,7 +110,7 @@ class Turns:
         self.emptied: Callable[[str], object] = nothing
 
     def join(self, turn: Turn) -> None:
-        """Put a turn at the end of the line. If it becomes the head of the line, it has come.
+        """Put a turn at the end of the line. If the turn becomes the head of the line, it has come.
 
         The turn goes to the head if its caller came before the caller of the head. An `Absent` has
         0 as its arrival time, so it goes to the head.
@@ -122,7 +121,8 @@ class Turns:
         line.move_to_end(turn, last=len(line) == 1 or not turn.has_come)
 
     def is_taken(self, resource: str) -> bool:
-        """True if a caller here waits already. A new caller that can wait then stands in line."""
+        """True if a caller of this process waits already. A new caller that can wait then stands in
+        line."""
         return bool(self.lines) and resource in self.lines
 
     def leave(self, turn: Turn, *, unreachable: bool = False, granted: bool = False) -> None:
@@ -187,8 +187,8 @@ class Turns:
 # thread of a Redlock for threads). A clock reading there says nothing about the caller's thread,
 # which may wait for a core for longer than the lease lasts. So a step does not return a lease. It
 # yields an `Offer`. If the steps run in the caller's own greenlet or task, the shell answers at
-# once with the time. If they run elsewhere, the caller's thread takes the offer and reads the
-# clock. Only then do the steps go on with that time, to a lease or to TOO_LATE. Without offers, a
+# once with the time. If the steps run elsewhere, the caller's thread takes the offer and reads the
+# clock. Only then do the steps go on with this time, to a lease or to TOO_LATE. Without offers, a
 # delayed caller would use an expired lease (`test_handover.py` delays a thread on each path).
 class Offer:
     """A lease for its caller.

@@ -1,4 +1,4 @@
-"""The start and end of acquire and release: *a resource → a round; a settled round → a lease*.
+"""How acquire and release start and end: *a resource → a round; a settled round → a lease*.
 
 This file is compiled, so it follows the rules of docs/lockcore/compiled.md. For this reason,
 functions of other modules are attributes here.
@@ -6,8 +6,8 @@ functions of other modules are attributes here.
 Rules: a usual operation does not use the step generator (attempt.py). This file adds no rules for
 locks. If a first attempt is settled at once, refused, or too late, the operation goes on by the
 steps of attempt.py. One conformance suite tests that both paths behave the same. greenlets/fast.py
-and tasks/fast.py have the waits between start and end. The last checked TTL and wait are recognised
-by identity (`NO_WAIT` in arguments.py).
+and tasks/fast.py have the waits between start and end. The code recognises the last checked TTL and
+wait by identity (`NO_WAIT` in arguments.py).
 """
 
 from collections.abc import Callable
@@ -25,9 +25,8 @@ from lockcore.shells.common.driver import LoopDriver
 
 
 class Shortcut:
-    """The operations of the callers of one driver, without their waits.
-
-    `inside` is True while a caller is within the engine. Then no other caller may enter the engine.
+    """The operations of one driver's callers, without their waits. `inside` is True while a caller
+    is within the engine. Then no other caller may enter the engine.
     """
 
     def __init__(self, driver: LoopDriver) -> None:
@@ -48,8 +47,8 @@ class Shortcut:
         """A first attempt that is not sent yet, or None if others wait for the resource here."""
         engine = self._engine
         is_new = ttl_ms is not self._ttl_ms or wait_ms is not self._wait_ms
-        # From here on this caller uses its own variable for the terms. A signal's handler, or a
-        # `__del__`, may store the terms of another TTL before the round is made.
+        # From this line on, the caller uses its own variable for the terms. A signal handler or a
+        # `__del__` may store the terms of another TTL before the round is made.
         terms = self._terms
         if is_new or not isinstance(resource, str):
             check_acquire(resource, ttl_ms, wait_ms)
@@ -73,9 +72,8 @@ class Shortcut:
             raise
 
     def lease_of(self, round_: SetRound) -> Lease | None:
-        """The lease of a settled first attempt, at the time at which its caller runs again.
-
-        If the result is None, the caller goes on by `steps_after`.
+        """The lease of a settled first attempt, judged when its caller runs again. If the result is
+        None, the caller continues with `steps_after`.
         """
         return first_lease(round_, self.now())
 
@@ -123,7 +121,9 @@ class Shortcut:
             self.inside = False
 
     def released(self, lease: object, round_: ReleaseRound) -> Outcome:
-        """The outcome of a release when its caller runs again. The listener gets it, too."""
+        """The outcome of a release when its caller runs again. The listener also gets the
+        outcome.
+        """
         outcome = round_.outcome or Outcome.UNREACHABLE
         listener = self._engine.listener
         if listener is not None:

@@ -1,6 +1,6 @@
 """The connections of one Redlock: *handshakes, broken sockets, forks → the voting instances*.
 
-This file covers a Redlock from its first contact to the end of its closing.
+This file covers a Redlock from its first contact until it is closed.
 
 Rules: all code here runs in the loop's own thread. A Redlock refuses to work in a forked child,
 because the child would share sockets with its parent and repeat owner tokens. The mark for a forked
@@ -24,14 +24,14 @@ from lockcore.shells.common.fast import Wire
 from lockcore.shells.common.handshake import Connected, Shaken
 from lockcore.shells.common.target import InstanceTarget
 
-# The pause between two checks for the end of a close.
+# The pause between two checks whether a close is over.
 LOOK_S = 0.001
 
 # If no lease is released for this time, a close stops waiting for the other leases.
 GRACE_NS = 100 * NS_PER_MS
 
-# If more time than this passes between two checks, the excess does not count. This process stood
-# still during the excess, and so did its holders.
+# If more time than this passes between two checks, the excess does not count. During the excess,
+# this process and its holders stood still.
 STILL_NS = 10 * NS_PER_MS
 CANNOT_HEAR = (
     "retry policy push polls: no quorum of these servers lets this user GETRANGE, PUBLISH and "
@@ -45,7 +45,7 @@ class Connections:
     `calls` has the operations whose callers have not taken the result yet.
 
     A subclass defines the other methods. `_want_flush` is called when a batch begins. `_wake_later`
-    has the loop call `wake` soon. `_watch`, `_watch_writes` and `_unwatch` are for a socket.
+    makes the loop call `wake` soon. `_watch`, `_watch_writes` and `_unwatch` watch a socket.
     `_connect_later` runs `shake` in a place where it may block, and then runs `connected` in the
     loop's thread. `flush` sends the batch. `arm` sets the timer to the next tick.
     """
@@ -74,8 +74,8 @@ class Connections:
         """Stop this copy of the Redlock, because it is in a forked child.
 
         The sockets stay as they are, because the parent may share the epoll set that watches them.
-        The child sends nothing on these sockets. Otherwise, copies of the parent's callers in the
-        child would release attempts that the parent is about to win.
+        The child sends nothing on the shared sockets. Otherwise, copies of the parent's callers in
+        the child would release attempts that the parent is about to win.
         """
         self.engine.foreign = self.engine.retired = self.closed = True
         self.engine.voters = ()
@@ -114,8 +114,8 @@ class Connections:
                     result.sock.close()
             self.shut()
             raise
-        # A closer look at the peer costs two connections, and the cause of a later failure is less
-        # urgent.
+        # A closer look at the peer costs two connections. The cause of a later failure is not worth
+        # this price.
         self.targets = [replace(target, look_closer=False) for target in self.targets]
         self.arm(monotonic_ns())
 

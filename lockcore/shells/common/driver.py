@@ -34,10 +34,10 @@ SLACK_NS = NS_PER_MS // 2
 class LoopDriver(Connections):
     """The common half of a shell.
 
-    A subclass defines the other methods. `_tick_later` calls `tick` after a time in ns. `_soon` has
-    the loop call a function in its next pass. `_stay_awake` keeps the loop from sleeping. The loop
-    then calls `look_again` in every pass until it returns False. `_hand_out` wakes the callers of
-    settled rounds (awaited.py).
+    A subclass defines the other methods. `_tick_later` calls `tick` after a time in ns. `_soon`
+    makes the loop call a function in its next pass. `_stay_awake` keeps the loop from sleeping. The
+    loop then calls `look_again` in every pass, until `look_again` returns False. `_hand_out` wakes
+    the callers of settled rounds (awaited.py).
     """
 
     # True: callers live in other threads and may call at any time.
@@ -73,12 +73,13 @@ class LoopDriver(Connections):
     ) -> Callable[[], object]:
         """Run steps beside all callers, then call `done` with their value.
 
-        Returns a function that stops the steps. After it, `done` is not called.
+        Returns a function that stops the steps. After a stop, `done` is not called.
         """
         raise NotImplementedError
 
     def beside(self, job: Callable[[], object]) -> None:
-        """Run code of the user, which may wait, in a place where it does not delay other callers.
+        """Run code of the user. The code may wait, so it runs in a place where it does not delay
+        other callers.
 
         In an event loop the code cannot wait, so it runs at once.
         """
@@ -95,7 +96,7 @@ class LoopDriver(Connections):
         return listener
 
     def can_be_interrupted(self) -> bool:
-        """True if an interrupt may reach the running code (observed.py)."""
+        """True if an interrupt may reach the code that runs now (observed.py)."""
         return True
 
     def check_home(self) -> None:
@@ -123,7 +124,7 @@ class LoopDriver(Connections):
             self.interrupted()
             raise
         if engine.voters is not voters:
-            # The end of an abstention needs a tick, even without new operations.
+            # An abstention ends at a tick, so a tick is needed even without new operations.
             self.arm(monotonic_ns())
         if engine.ready:
             self.wake()
@@ -134,12 +135,13 @@ class LoopDriver(Connections):
         if wire is not None:
             wire.writable()
 
-    # The trick of `_waking`. One reply settles the rounds of many callers. Each of them goes on at
-    # once and starts a new operation. A batch costs some 110 µs of the client's CPU, however few
+    # The trick of `_waking`. One reply settles the rounds of many callers. Each caller goes on at
+    # once and starts a new operation. A batch costs about 110 µs of the client's CPU, however few
     # commands it has. The costs are five sends, five reads, and the watching (N = 5;
     # docs/lab/lockcore.md). So nothing is flushed while callers are woken, and no nested wake
     # happens. All new commands leave afterwards, in one write per connection. `_waking` must always
-    # be reset. If it stayed True, no command would leave any more, and no caller would be woken.
+    # be reset. If `_waking` stayed True, no command would leave any more, and no caller would be
+    # woken.
     def wake(self) -> None:
         """Wake the callers of settled rounds. Only the loop itself calls this."""
         self._waking = True
@@ -166,7 +168,8 @@ class LoopDriver(Connections):
         elif self._flush_due or self._waking:
             return
         elif queued <= FEW and await_few(engine.voters, FEW) and not engine.followed:
-            # Little is in flight, so the batch leaves at once and not at the end of the pass.
+            # Few commands are in flight, so the batch leaves at once. It does not wait for the end
+            # of the pass.
             self.flush()
         else:
             self._flush_due = True
@@ -190,9 +193,8 @@ class LoopDriver(Connections):
             self._stay_awake()
 
     def look_again(self) -> bool:
-        """Look for replies of the only instance for a moment (vigil.py).
-
-        False lets the loop sleep.
+        """Look for replies of the only instance for a moment (vigil.py). Returns False if the loop
+        may sleep.
         """
         vigil = self._vigil
         pipe = self.engine.pipes[0]
@@ -210,9 +212,8 @@ class LoopDriver(Connections):
         self._tick_by(self.engine.next_tick_ns(now_ns, self._slack_ns()), now_ns)
 
     def _slack_ns(self) -> int:
-        """The time (ns) by which the tick for a parked turn may be late (`Engine.next_tick_ns`).
-
-        While many replies are awaited, one of them settles the turn early enough. A separate tick
+        """How late (ns) the tick for a parked turn may be (`Engine.next_tick_ns`). While many
+        replies are awaited, one of these replies settles the turn early enough. A separate tick
         would send the turn's command alone.
         """
         return 0 if await_few(self.engine.voters, FEW) else SLACK_NS
@@ -225,9 +226,8 @@ class LoopDriver(Connections):
         self._tick_at = next_ns
 
     def tick(self) -> None:
-        """Do the due work, because the timer has fired.
-
-        This process itself may be late, so replies that wait in the sockets count first.
+        """Do the work that is due, because the timer has fired. This process itself may be late, so
+        it first counts the replies that wait in the sockets.
         """
         if self.closed:
             return
@@ -243,8 +243,8 @@ class LoopDriver(Connections):
             self.wake()
 
     def _look(self) -> None:
-        # The time is read before the sockets, because a delay may also come between the reading of
-        # the sockets and the judgement.
+        # The time is read before the sockets. A delay may also come after the sockets are read and
+        # before the replies are judged.
         now_ns = monotonic_ns()
         for index, pipe in enumerate(self.engine.pipes):
             if pipe.pending:
@@ -282,7 +282,8 @@ class LoopDriver(Connections):
     # -- rounds ------------------------------------------------------------------------------------
 
     def submit(self, round_: Round | Turn) -> None:
-        """Queue a round of any kind. For a turn nothing is sent, but the timer covers its time."""
+        """Queue a round of any kind. For a turn nothing is sent, but the timer fires when the turn
+        is due."""
         self.check_usable()
         if isinstance(round_, Turn):
             due_ns = round_.due_ns + self._slack_ns()
@@ -368,7 +369,7 @@ class LoopDriver(Connections):
     def begin_close(self, drain_s: float) -> Drain:
         """Begin the close. From now on no lock is acquired or kept alive.
 
-        The shell goes on until the drain is over. Then it calls `end_close`.
+        The shell goes on until the drain is over. Then the shell calls `end_close`.
         """
         for keeper in list(self.keepers.values()):
             keeper.stop()

@@ -1,13 +1,13 @@
 """Explains a failure to connect: *exception, peer's first bytes, its protocol → cause and cure*.
 
-Rules: this is the only place that explains a failure to connect, for the lock and for the bench. It
-starts from observations: a server's reply, an errno, an alert, or bytes. Observations become
-symptoms, and the most specific symptom comes first. The first symptom with a row in `FAILURES` gets
-the explanation of this row. Nothing is guessed. For example, the cure is TLS only if the peer spoke
-TLS. A foreign text is quoted only if no row matches it. The quotation is one short line, and never
-contains a secret. A row copies only the parts of a text that its pattern names, so these parts
-cannot contain a password. One row quotes the first line of the peer. This line is left out if the
-peer's first bytes contain a secret.
+Rules: this is the only place that explains a failure to connect, for the lock and for the bench. An
+observation is a server's reply, an errno, an alert, or bytes. Observations become symptoms, and the
+most specific symptom comes first. The explanation comes from the first symptom that has a row in
+`FAILURES`. Nothing is guessed. For example, the cure is TLS only if the peer spoke TLS. A foreign
+text is quoted only if no row matches it. The quotation is one short line, and never contains a
+secret. A row copies only the parts of a text that its pattern names, so these parts cannot contain
+a password. One row quotes the first line of the peer. This line is left out if the peer's first
+bytes contain a secret.
 """
 
 import errno
@@ -122,7 +122,8 @@ FAILURES: dict[str, Failure] = {
         "correct the user name and the password in the URL of this instance",
         InstanceRefusedError,
     ),
-    # A server quotes the arguments of an unknown command, and these may be the arguments of AUTH.
+    # A server quotes the arguments of an unknown command. The quoted arguments may be the arguments
+    # of AUTH.
     rf"{_UNKNOWN}AUTH\b": Failure(
         "the server does not know the command AUTH",
         "remove the user name and the password from the URL, or give the address of the server "
@@ -157,7 +158,7 @@ FAILURES: dict[str, Failure] = {
     r"reply \w*MasterDownError": Failure(
         "the server is a replica whose primary is down", _INDEPENDENT
     ),
-    # The numbers behind `certificate` are those of OpenSSL's X509_V_ERR_….
+    # The numbers after `certificate` are OpenSSL's numbers X509_V_ERR_….
     "certificate 9 ": Failure(
         f"{_TLS}the server's certificate is not valid yet",
         "correct the clock of this machine, or the certificate",
@@ -319,9 +320,8 @@ def failure_of(
 
 
 def is_unexplained(target: InstanceTarget, error: BaseException, heard: bytes = b"") -> bool:
-    """True if new connections to the peer (peer.py) may find the cause.
-
-    This is so if the peer sent no bytes, or bytes of another protocol than Redis.
+    """True if new connections to the peer (peer.py) may find the cause. This is the case if the
+    peer sent no bytes, or if its bytes belong to another protocol than Redis.
     """
     first = next(_symptoms(target, error, heard, None), "")
     return not (
@@ -332,7 +332,7 @@ def is_unexplained(target: InstanceTarget, error: BaseException, heard: bytes = 
 def _known(
     target: InstanceTarget, error: BaseException, heard: bytes, peer: Peer | None
 ) -> Failure | None:
-    """The row of the first symptom with a row, or None."""
+    """The row of the first symptom that has a row, or None."""
     prefix = target.key_prefix
     facts = {
         "prefix": prefix,
@@ -463,7 +463,8 @@ def _of_files(target: InstanceTarget) -> Failure | None:
 
 
 def _line(target: InstanceTarget, heard: bytes) -> str:
-    """The first line of the peer's bytes, as printable text, unless they contain a secret."""
+    """The first line of the peer's bytes, as printable text. The line is left out if the bytes
+    contain a secret."""
     text = heard.decode("utf-8", "replace")
     if target.mask(text) != text:
         return "a text with a secret, which is not shown"
@@ -472,7 +473,7 @@ def _line(target: InstanceTarget, heard: bytes) -> str:
 
 
 def _quoted(target: InstanceTarget, error: BaseException, what: str) -> str:
-    """A text without a row, in one line.
+    """A text for which there is no row, in one line.
 
     If the text has a secret, only its first word is quoted, which is the error code.
     """

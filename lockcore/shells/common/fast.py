@@ -23,7 +23,7 @@ MOST_READS = 64
 
 
 def nothing() -> int:
-    """The number of held-back bytes of a plain socket, which is 0."""
+    """How many bytes a plain socket holds back, which is 0."""
     return 0
 
 
@@ -101,7 +101,7 @@ class Wire:
         process decrypts would hold the loop for seconds, and take hundreds of megabytes. Bytes that
         are left in the kernel wake the loop again, so they are read in the next pass, after the
         other instances. But a poll does not report decrypted bytes in the TLS layer (`pending`).
-        These bytes are the rest of one record, and they are read now.
+        The decrypted bytes are the rest of one record, and they are read now.
         """
         chunks: list[bytes] = []
         room = READ_BYTES
@@ -130,7 +130,9 @@ class Wire:
         return self.sock.getsockopt(SOL_SOCKET, SO_ERROR)
 
     def close(self, *, hard: bool = False) -> None:
-        """Close the socket. With `hard` it is reset, and the kernel drops the unsent bytes."""
+        """Close the socket. With `hard` the socket is reset, and the kernel drops the unsent
+        bytes.
+        """
         if hard:
             with suppress(OSError):
                 self.sock.setsockopt(SOL_SOCKET, SO_LINGER, struct.pack("ii", 1, 0))

@@ -2,12 +2,12 @@
 
 Rules: redis-py does TLS, AUTH, ACL users, SELECT and unix sockets. Its retries are off, because a
 repeated SET NX would read its own success as a refusal. The handshake asks the instance to report
-flushes of keys (RESP3, CLIENT TRACKING). Reports and replies come in one order on the connection.
-So the client knows of a flush before it counts a later vote. The handshake also reads the facts
-about the instance. `failure.py` explains failures, and no message has a password. The whole
-handshake takes at most `connect_timeout_s`, except for the resolver, which cannot be interrupted.
-If a first contact fails without a reason, `peer.py` takes one more second. The handshake blocks. So
-a shell runs it where code may block (a thread, an executor, a greenlet of a patched process).
+flushes of keys (RESP3, CLIENT TRACKING). The connection keeps reports and replies in order. So the
+client knows of a flush before it counts a later vote. The handshake also reads the facts about the
+instance. `failure.py` explains failures, and no message has a password. The whole handshake takes
+at most `connect_timeout_s`, except for the resolver, which cannot be interrupted. If a first
+contact fails without a reason, `peer.py` takes one more second. The handshake blocks. So a shell
+runs the handshake where code may block (a thread, an executor, a greenlet of a patched process).
 """
 
 import _socket
@@ -136,9 +136,8 @@ def _ask(connection: HandshakeConnection, *arguments: str | bytes) -> Any:
 
 
 def _tells(connection: HandshakeConnection) -> bool:
-    """True if the server from now on reports flushes of keys on this connection.
-
-    With OPTIN it reports nothing else.
+    """True if the server reports flushes of keys on this connection from now on. With OPTIN the
+    server reports nothing else.
     """
     try:
         if not isinstance(_ask(connection, "HELLO", "3"), dict):
@@ -164,7 +163,7 @@ def _hears(connection: HandshakeConnection, target: InstanceTarget) -> bool:
         return False
     connection.send_command("SUBSCRIBE", inbox, check_health=False)
     # A successful SUBSCRIBE brings a push message and no reply, but a refused SUBSCRIBE brings a
-    # reply. So another command follows it.
+    # reply. So another command follows the SUBSCRIBE.
     connection.send_command("INFO", "server", check_health=False)
     try:
         connection.read_response()
@@ -195,7 +194,8 @@ def _inspect(target: InstanceTarget, connection: HandshakeConnection) -> Hello:
     try:
         client_id = int(_ask(connection, "CLIENT", "ID"))
     except ResponseError:
-        # The command is forbidden or unknown, so an old connection cannot be killed by its id.
+        # The command is forbidden or unknown. So the client cannot kill an old connection by its
+        # id.
         client_id = 0
     return Hello(
         run_id,
@@ -212,7 +212,7 @@ def _inspect(target: InstanceTarget, connection: HandshakeConnection) -> Hello:
 
 
 def _swaps(connection: HandshakeConnection) -> int:
-    """The number of database swaps, or NOT_COUNTED if INFO does not have the section."""
+    """How many database swaps there were, or NOT_COUNTED if INFO does not have the section."""
     try:
         return swaps_of(_ask(connection, "INFO", "commandstats"))
     except ResponseError:

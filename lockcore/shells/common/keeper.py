@@ -1,12 +1,13 @@
-"""A lease kept alive in the background: *a lease → a handle with the newest lease, or its end*.
+"""Keeps a lease alive in the background: *a lease → a handle with the newest lease, or the reason
+why the keeper ended*.
 
-Pure. This file is not compiled, because it is the application's handle and on no hot path.
+Pure. This file is not compiled, because it has the application's handle and is on no hot path.
 
-Rules: the holder gets a call as soon as the keeper ends, before anybody else. The call also comes
-if the keeper ends by the lease's end, a cancelled task or a bug of lockcore. There is no call after
+Rules: as soon as the keeper ends, the holder gets a call before anybody else. The call also comes
+if the lease's end, a cancelled task or a bug of lockcore ends the keeper. There is no call after
 `stop`, a release or a close. An exception of the holder's callback goes no further. In a forked
-child nothing is called, because the lease still belongs to the parent. The child's handle has an
-error that says so (`forked`).
+child nothing is called, because the lease still belongs to the parent. The `error` of the child's
+handle says that the process was forked (`forked`).
 """
 
 from collections.abc import Callable, Generator
@@ -72,7 +73,7 @@ class KeepAlive:
 
     @property
     def lease(self) -> Lease:
-        """The newest lease, also after an extension by hand."""
+        """The newest lease. An extension by hand also makes a new lease."""
         return newest_of(self._lease)
 
     def renewed(self, lease: Lease) -> None:
@@ -107,7 +108,8 @@ class KeepAlive:
             self.tell_gone(self.lease)
 
     def forked(self, denied: Denied) -> None:
-        """End this copy in a forked child, without a report. The parent's keeper goes on."""
+        """End this copy of the keeper in a forked child, without a report. The parent's keeper goes
+        on."""
         self.cancel = None
         if not self.stopped:
             self.stopped = True
@@ -124,7 +126,8 @@ class KeepAlive:
 
 
 def keeper_steps(keeper: KeepAlive, engine: Engine) -> Generator[Request, int, Denied]:
-    """Steps that extend the keeper's lease every `every_ms`, `extensions` times, until it is gone.
+    """Steps that extend the keeper's lease every `every_ms`. They end after `extensions` times, or
+    when the lease is gone.
 
     The steps end with a `Denied`, whatever happens to them. Raises ValueError at once when the
     lease was not made by `engine`.
@@ -154,8 +157,8 @@ def _extensions(keeper: KeepAlive, engine: Engine) -> Generator[Request, int, De
     """Extend the lease when it is due.
 
     If an extension reaches too few instances, it is tried again after a tenth of the period, while
-    the lease is still valid. After the lease's end nothing is sent. If other code extends the
-    lease, this only moves the next extension.
+    the lease is still valid. After the lease's end nothing is sent. An extension by other code only
+    moves the time of the next extension.
     """
     lease = keeper.lease
     every_ns = int(keeper.every_ms * NS_PER_MS)

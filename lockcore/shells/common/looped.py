@@ -1,7 +1,8 @@
-"""A driver on an event loop of asyncio: *sockets and timers of the loop → the hooks of LoopDriver*.
+"""A driver on an asyncio event loop: *sockets and timers of the loop → the hooks of LoopDriver*.
 
-Rules: the loop is asyncio's own or uvloop's. Tasks wait in this loop themselves (tasks/driver.py).
-For threads the loop runs in a separate thread (threads/io_thread.py).
+Rules: the loop is asyncio's own loop or uvloop's. In the shell for tasks, callers wait in this loop
+(tasks/driver.py). In the shell for threads, the loop runs in a separate thread
+(threads/io_thread.py).
 """
 
 import asyncio
@@ -17,7 +18,7 @@ from lockcore.shells.common.target import InstanceTarget
 
 
 class LoopedDriver(LoopDriver):
-    """The half of a driver that watches sockets and keeps time by `loop`."""
+    """The part of a driver that watches sockets and sets timers with `loop`."""
 
     def __init__(
         self,
@@ -36,7 +37,7 @@ class LoopedDriver(LoopDriver):
 
     def _soon(self, callback: Callable[[], None]) -> None:
         if self._loop.is_closed():
-            # Tasks are being destroyed. The releases that they make are still sent.
+            # Tasks are being destroyed. Their releases are still sent.
             callback()
         else:
             self._loop.call_soon(callback)
@@ -73,8 +74,8 @@ class LoopedDriver(LoopDriver):
     def _readable_at_last(self, index: int) -> None:
         """Read a socket of uvloop, and look for a reset afterwards.
 
-        uvloop reports a reset only once, together with the bytes before it. Then it does not watch
-        the socket any more.
+        uvloop reports a reset only once, together with the bytes before the reset. Then uvloop does
+        not watch the socket any more.
         """
         wire = self.wires[index]
         self.readable(index)

@@ -1,9 +1,9 @@
 """The protocol of a peer: *host and port, or a socket's path → the protocol that the peer speaks*.
 
-Rules: lockcore examines a peer only after a connection failed without a reason. This makes at most
-two connections and takes at most a second in all, except for the resolver. The first connection
-listens for a moment and then sends PING without TLS. The second connection begins TLS. Neither
-connection sends a name, a password or a key. Only an answer of the peer is evidence of its
+Rules: lockcore examines a peer only after a connection failed without a reason. The examination
+makes at most two connections. It takes at most a second in all, except for the resolver. The first
+connection listens for a moment and then sends PING without TLS. The second connection begins TLS.
+Neither connection sends a name, a password or a key. Only an answer of the peer is evidence of its
 protocol.
 """
 
@@ -47,7 +47,7 @@ class Peer:
 
 
 def speech_of(heard: bytes) -> Speech | None:
-    """The protocol that begins with these bytes, or None without bytes."""
+    """The protocol that begins with these bytes, or None if there are no bytes."""
     if not heard:
         return None
     if heard.startswith(TLS_RECORDS):
@@ -66,7 +66,8 @@ def speech_of(heard: bytes) -> Speech | None:
 def look(target: InstanceTarget, patience_s: float | None = None) -> Peer:
     """Find the protocol of the peer at the address of `target`.
 
-    It takes at most `patience_s` (default: PATIENCE_S), except for the resolver. Raises nothing.
+    The search takes at most `patience_s` (default: PATIENCE_S), except for the resolver. Raises
+    nothing.
     """
     patience_s = PATIENCE_S if patience_s is None else patience_s
     end_s = time.monotonic() + patience_s
@@ -85,8 +86,8 @@ def _answer(target: InstanceTarget, question: bytes, end_s: float) -> Peer:
         # The connection was accepted, but reset before this side read from it.
         return Peer(Speech.HANGS_UP)
     except (OSError, ValueError):
-        # This includes a time-out, for example if a firewall drops the packets. Nothing has
-        # accepted.
+        # No peer has accepted the connection. An example is a time-out because a firewall drops the
+        # packets.
         return Peer(Speech.ABSENT)
     try:
         with closing(peer):
@@ -107,8 +108,9 @@ def _answer(target: InstanceTarget, question: bytes, end_s: float) -> Peer:
 def _first_words(peer: socket.socket, end_s: float) -> bytes:
     """The bytes that a peer sends before this side sends any.
 
-    A server in protected mode sends its reason and closes. If it closes with unread bytes from us,
-    its kernel resets the connection. Then we may lose the reason. So we send nothing at first.
+    A server in protected mode sends its reason and closes. If it closes before it has read our
+    bytes, its kernel resets the connection, and we may lose the reason. So we send nothing at
+    first.
     """
     peer.settimeout(min(FIRST_WORD_S, max((end_s - time.monotonic()) / 2, 0.01)))
     with suppress(TimeoutError):
@@ -136,9 +138,8 @@ def _connected(target: InstanceTarget, end_s: float) -> socket.socket:
 def _tls_end(target: InstanceTarget, end_s: float) -> Peer:
     """The result of a TLS handshake with a peer that may refuse the connection.
 
-    If a server requires a certificate, it reports this after the handshake, in its last record. A
-    client that has already written may lose this record to a reset. So this function writes
-    nothing.
+    A server that requires a certificate reports this after the handshake, in its last record. If a
+    client has already written, a reset may destroy this record. So this function writes nothing.
     """
     try:
         with closing(_connected(target, end_s)) as peer, _unverified().wrap_socket(peer) as secure:

@@ -27,7 +27,7 @@ from lockcore.mask import Mask, Transport, shown
 from lockcore.rounds.framing import NOT_WHOLE, Framing
 from lockcore.shells.common.url import UrlOptions, address_of
 
-# A connection keeps this number of its first received bytes.
+# A connection keeps this many of the first bytes that it received.
 HEARD_BYTES = 512
 ConnectionClass = type[Connection] | type[UnixDomainSocketConnection]
 _CLASSES: dict[Transport, ConnectionClass] = {
@@ -74,8 +74,8 @@ class InstanceTarget:
 
     Only its `address` (host:port or a path) may be shown. `mask` removes its secrets from a text.
     `inbox` is the channel for messages of other processes, or empty. `ignored` has a sentence for
-    each option of its URL that has no effect. With `look_closer`, after a failure without a reason,
-    one or two more connections find the peer's protocol.
+    each option of its URL that has no effect. If `look_closer` is true, one or two more connections
+    find the peer's protocol after a failure without a reason.
     """
 
     address: str
@@ -92,10 +92,9 @@ class InstanceTarget:
         return issubclass(self.options["connection_class"], SSLConnection)
 
     def connection(self) -> HandshakeConnection:
-        """A redis-py connection, not yet connected, with one deadline for its whole handshake.
-
-        The connection belongs to no pool, because pools end. It does not select the URL's database,
-        because a Sentinel or a proxy must be recognised first.
+        """A redis-py connection that is not yet connected, with one deadline for its whole
+        handshake. The connection belongs to no pool, because pools end. It does not select the
+        URL's database, because a Sentinel or a proxy must be recognised first.
         """
         options: TargetOptions = {**self.options, "db": 0}
         return _TIMED[options.pop("connection_class")](**options)
@@ -105,8 +104,8 @@ class DeadlineSocket:
     """A socket with one deadline for all reads and writes.
 
     A peer that sends single bytes cannot extend the deadline. `heard` has the first bytes of the
-    peer. The lengths in headers are checked here (framing.py), because redis-py's parser is
-    hiredis. hiredis would allocate memory for a list of 10⁹ replies, and this would stop the
+    peer. The socket checks the lengths in headers (framing.py), because redis-py's parser is
+    hiredis. hiredis would allocate memory for a list of 10⁹ replies. The allocation would stop the
     process for seconds.
     """
 
@@ -137,8 +136,8 @@ class DeadlineSocket:
             self.inner.sendall(data)
         except OSError:
             # A server in protected mode writes one line and closes, maybe before we have sent
-            # anything. Then our send fails, and redis-py would close without reading this line. But
-            # the line is the only explanation of the failure.
+            # anything. Then our send fails, and redis-py would close the connection without reading
+            # the server's line. But this line is the only explanation of the failure.
             with suppress(OSError, ValueError):
                 self.inner.settimeout(0.0)
                 self._hear(self.inner.recv(HEARD_BYTES))
@@ -165,7 +164,7 @@ def _left_s(end_s: float) -> float:
 
 
 def _timed(kind: Any) -> Callable[..., HandshakeConnection]:
-    """redis-py's connection of this kind, with one deadline for all steps from `connect` on."""
+    """redis-py's connection of this kind. All steps from `connect` on share one deadline."""
 
     class TimedConnection(kind):  # type: ignore[misc]
         _end_s = 0.0

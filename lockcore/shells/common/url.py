@@ -1,10 +1,10 @@
 """The address of one instance: *a URL → scheme, place, options; or one sentence that says what is
 wrong*.
 
-Rules: lockcore reads an option of a URL (`READ`), or ignores it because lockcore decides this value
-itself (`IGNORED`), or refuses it. The caller gets a message about ignored options. No other option
-is passed on, so the user never sees another library's error texts. Schemes may have upper-case
-letters. No sentence has a password.
+Rules: lockcore has three ways to treat an option of a URL. It reads the option (`READ`), ignores it
+because lockcore decides this value itself (`IGNORED`), or refuses it. The caller gets a message
+about ignored options. No other option is passed on, so the user never sees another library's error
+texts. Schemes may have upper-case letters. No sentence has a password.
 """
 
 import difflib
@@ -68,9 +68,8 @@ class UrlOptions(TlsOptions, total=False):
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One option of a URL.
-
-    `read` turns its text into redis-py's value. It fails for a text that is not `meaning`.
+    """One option of a URL. `read` turns the option's text into redis-py's value. `read` fails for a
+    text that is not `meaning`.
     """
 
     meaning: str = "text"
@@ -154,7 +153,7 @@ IGNORED = (
     "auto_close_connection_pool",
 )
 
-# Options that other clients know, and what to do instead.
+# Options that other clients know. The text says what to do instead.
 REFUSED: Mapping[str, str] = {
     "ssl|tls": "write rediss:// for TLS, or redis:// for no TLS",
     "ssl_.*ocsp.*": "lockcore cannot check OCSP; leave the option out",

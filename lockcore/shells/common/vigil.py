@@ -1,9 +1,9 @@
 """Decides if a loop stays awake for a reply: *a send, the next pass → look again, or sleep*.
 
-Rules: a sleeping loop runs again some 30 µs after the reply has come. A nearby server needs less
-time than this for the reply. So the loop stays awake for a moment and looks for the reply
-(docs/lockcore/protocol.md, "A lone caller's loop stays awake"). Each try without a reply makes
-further tries rarer. Source: adaptive spinning of mutexes (Karlin et al., SODA 1990).
+Rules: a sleeping loop runs again some 30 µs after the reply has come. A nearby server replies in
+less time. So the loop stays awake for a moment and looks for the reply (docs/lockcore/protocol.md,
+"A lone caller's loop stays awake"). Each try without a reply makes further tries rarer. Source:
+adaptive spinning of mutexes (Karlin et al., SODA 1990).
 """
 
 import os
@@ -14,10 +14,10 @@ AWAKE_NS = 60_000
 # A vigil delays other ready work by about this time.
 PASS_NS = 30_000
 
-# The loop stays awake only while at most this number of replies is in flight.
+# The loop stays awake only while at most this many replies are in flight.
 LONELY = 2
 
-# At most this number of sends is skipped after a try without a reply.
+# After a try without a reply, at most this many sends are skipped.
 MOST_SKIPPED = 1024
 
 
@@ -25,8 +25,8 @@ MOST_SKIPPED = 1024
 # from 8,400 to 20,600 cycles/s, and the CPU per cycle fell from 56 to 48 µs (gevent, compiled;
 # docs/lab/lockcore.md). With two instances and other busy processes the rate fell from 8,000 to
 # 4,900 cycles/s, because the awake loop takes the core that a server needs. So a vigil needs a
-# single instance and more than one core. A far server would cost 60 µs of CPU per round. The
-# doubling of the pauses reduces this to 0.06 µs.
+# single instance and more than one core. With a far server, a vigil would cost 60 µs of CPU per
+# round. Because the pauses double, the cost is only 0.06 µs.
 class Vigil:
     """The vigil of one loop. `is_kept` is True while the loop stays awake for a reply."""
 

@@ -1,8 +1,8 @@
 """Waiting by greenlets: *hub watchers wake the waiting greenlet straight from the I/O callback*.
 
 Rules: there is one engine per hub (thread). If a greenlet is killed while it waits, it abandons its
-round. If little is in flight, a batch leaves at once. Otherwise it leaves once per pass of the
-loop. fast.py has the operations of a caller, and it is compiled.
+round. If few commands are in flight, a batch leaves at once. Otherwise it leaves once per pass of
+the loop. fast.py has the operations of a caller, and it is compiled.
 """
 
 from collections.abc import Callable, Generator, Sequence
@@ -116,9 +116,8 @@ class GreenletDriver(LoopDriver):
     def background(
         self, steps: Generator[Request, int, T], done: Callable[[T], None]
     ) -> Callable[[], object]:
-        """Run steps in a separate greenlet, then call `done` with their value.
-
-        Returns a function that stops them.
+        """Run steps in a separate greenlet, then call `done` with their value. Returns a function
+        that stops the steps.
         """
         greenlet = gevent.spawn(lambda: done(self.drive(steps)))
         return lambda: greenlet.kill(block=False)

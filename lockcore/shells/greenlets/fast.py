@@ -26,15 +26,13 @@ T = TypeVar("T")
 
 # This is how a greenlet waits. To park, a caller switches straight to the next caller with a
 # settled round. If there is no such caller, the parking caller switches to the hub. The plain way
-# is to switch to the hub every time, which costs two more switches per cycle. Together with the
+# is to switch to the hub every time. It costs two more switches per cycle. Together with the
 # compilation of this file, a cycle on gevent fell from 37,700 to 22,400 instructions (N = 5, 200
 # callers, callgrind; docs/lockcore/compiled.md). If a round is settled without a wait, its caller
 # must still yield to the loop once (`gevent.sleep(0)`). Otherwise a caller that tries again at once
-# would starve the loop.
-#
-# Machine code looks up the names of a module each time, so functions are attributes (`_current`,
-# `now`, `_switch`). `greenlet.switch` is used without gevent's wrapper, because the wrapper costs
-# 0.2 µs.
+# would starve the loop.  Machine code looks up the names of a module each time, so functions are
+# attributes (`_current`, `now`, `_switch`). `greenlet.switch` is used without gevent's wrapper,
+# because the wrapper costs 0.2 µs.
 class GreenletShortcut(Shortcut):
     """The operations of the greenlets of one hub.
 

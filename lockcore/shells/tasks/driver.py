@@ -1,8 +1,8 @@
 """Waiting by tasks: *the loop's readers step the waiting task straight from the I/O callback*.
 
 Rules: there is one engine per event loop (asyncio's own or uvloop). If a task is cancelled while it
-waits, it abandons its round. If little is in flight, a batch leaves at once. Otherwise it leaves
-once per pass of the loop. The first attempt and the release do not use the step generator
+waits, it abandons its round. If few commands are in flight, a batch leaves at once. Otherwise it
+leaves once per pass of the loop. The first attempt and the release do not use the step generator
 (fast.py).
 """
 
@@ -58,7 +58,7 @@ class AsyncDriver(LoopedDriver):
         begun_ns = short.now()
         if listener is not None:
             listener.begun()
-        # A separate coroutine for the first attempt would cost 6,000 instructions.
+        # A coroutine of its own for the first attempt would cost 6,000 instructions.
         try:
             round_ = short.begin(resource, ttl_ms, wait_ms, begun_ns)
             if round_ is None:
@@ -154,9 +154,8 @@ class AsyncDriver(LoopedDriver):
     def background(
         self, steps: Generator[Request, int, T], done: Callable[[T], None]
     ) -> Callable[[], object]:
-        """Run steps in a separate task, then call `done` with their value.
-
-        Returns a function that stops them.
+        """Run steps in a separate task, then call `done` with their value. Returns a function that
+        stops the steps.
         """
 
         async def run() -> None:

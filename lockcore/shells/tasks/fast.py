@@ -4,8 +4,8 @@ This file is compiled, so it follows the rules of docs/lockcore/compiled.md. For
 are stepped without a call by name, and a function of another module is an attribute.
 
 Rules: a task waits at a `Seat`, and its seat steps the task straight from the I/O callback. In two
-cases the loop settles the seat's future instead (`later`). The first case is that the loop steps a
-task at this moment. The second case is that a future's private parts are missing (`knows`). Source:
+cases the loop settles the seat's future instead (`later`). In the first case, the loop steps a task
+at this moment. In the second case, a future's private parts are missing (`knows`). Source:
 asyncio's futures.py (`_callbacks`) and tasks.py (`__step` and `__wakeup`), and their C versions.
 """
 
@@ -44,10 +44,11 @@ def knows(future: object) -> bool:
 # callers). So `__await__` gives the task the future once, by the iterator of a tuple. This is
 # Python's only built-in iterator that ends without an exception. Third, a task that waits again as
 # soon as it is stepped gets the same seat (`Seats.again`). This seat still has the task's callback.
-# To read the callback from the future costs 80 ns, and to read its state costs 60 ns (4.90 → 4.59
-# µs a cycle). All figures are in docs/lab/lockcore.md. A separate class with a future's protocol,
-# but without a future, cost more. With missing or wrong private parts, a task would be stepped
-# twice or never. So `knows` checks them, and a cancelled task gives its seat up.
+# Reading the callback from the future costs 80 ns, and reading the future's state costs 60 ns (4.90
+# → 4.59 µs a cycle). All figures are in docs/lab/lockcore.md. A separate class with a future's
+# protocol, but without a future, cost more. If private parts were missing or wrong, a task would be
+# stepped twice or never. So `knows` checks the private parts, and a cancelled task gives its seat
+# up.
 class Seat:
     """A place where one task at a time waits.
 
@@ -58,8 +59,8 @@ class Seat:
 
     def __init__(self, seats: "Seats", future: Any) -> None:
         self._seats = seats
-        # Its type is Any, because typeshed says that `_callbacks` is always a list. It may be None,
-        # and machine code checks types, so it would raise a TypeError.
+        # The type is Any, because typeshed says that `_callbacks` is always a list. But
+        # `_callbacks` may be None. Machine code checks types, so it would raise a TypeError.
         self._future = future
         self._once: Iterable[Future[None]] = (future,)
         self._is_alone = (
@@ -168,7 +169,8 @@ class TaskShortcut(Shortcut):
     def __init__(self, driver: LoopDriver, loop: AbstractEventLoop) -> None:
         super().__init__(driver)
         self.seats = Seats(loop)
-        # To find the running loop takes a system call, so this asks its own loop if the loop runs.
+        # Finding the running loop takes a system call. So this code asks its own loop whether the
+        # loop runs.
         self._is_running: Callable[[], bool] = loop.is_running
         self._ident: Callable[[], int] = get_ident
         self._home = get_ident()
@@ -190,7 +192,8 @@ class TaskShortcut(Shortcut):
         return seat
 
     def release(self, lease: object) -> ReleaseRound:
-        """Send a release. The task awaits its `waiter`. If it has none, it is settled already."""
+        """Send a release. The task awaits the release's `waiter`. A release without a waiter is
+        settled already."""
         if self._ident() != self._home or not self._is_running():
             self._driver.check_home()
         round_ = self.send_release(lease)

@@ -2,11 +2,11 @@
 
 Rules: the I/O thread runs the steps, because the engine lives there. The caller only sleeps, and
 takes the result. The I/O thread puts the result into the call's `_hand`. The caller owns the result
-after taking it out. Until then the I/O thread may take the result back. So either the caller or the
-I/O thread gets the result, never both. If the caller judges the lease (`judged`), the call offers
-the lease. The caller takes the lease, reads the clock, and keeps the lease or not. Then the caller
-reports its decision (`taken`, `go_on`) without another wait. All methods except `take` run in the
-I/O thread.
+after taking it out of the hand. Before that, the I/O thread may take the result back. So either the
+caller or the I/O thread gets the result, never both. If the caller judges the lease (`judged`), the
+call offers the lease. The caller takes the lease, reads the clock, and keeps the lease or not. Then
+the caller reports its decision (`taken`, `go_on`) without another wait. All methods except `take`
+run in the I/O thread.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ class Call:
     """An operation of a thread.
 
     `take` returns the operation's value if the operation is `over`, and an `Offer` otherwise.
-    `wake` is called when there is something to take. `undo` takes a value back, and only an acquire
-    has it.
+    `wake` is called when there is something to take. `undo` takes a value back. Only an acquire has
+    an `undo`.
     """
 
     __slots__ = (

@@ -2,9 +2,9 @@
 
 Rules: a caller puts a job into the I/O thread's inbox (io_thread.py) and sleeps on a lock of its
 own. If a signal handler uses the Redlock during this sleep, the handler's call has a second lock.
-If an interrupt ends the sleep, the caller leaves a message that it is gone. The I/O thread itself
+If an interrupt ends the sleep, the caller leaves the message that it is gone. The I/O thread itself
 never waits for a call, not even in a `__del__` or an observer. A lease belongs to a caller only
-after the caller's own reading of the clock, and this is always the last step (call.py). At
+after the caller itself has read the clock. Reading the clock is always the last step (call.py). At
 interpreter exit, queued commands are still sent.
 """
 
@@ -34,7 +34,7 @@ from lockcore.shells.threads.io_thread import IoDriver
 T = TypeVar("T")
 JOIN_S = 0.5
 
-# A sleeping caller checks after each period of this length that the I/O thread is alive.
+# A sleeping caller checks after every such period whether the I/O thread is alive.
 ALIVE_S = 1.0
 MOST_HANDSHAKES = 32
 _OPEN: weakref.WeakSet[ThreadDriver] = weakref.WeakSet()
@@ -128,7 +128,7 @@ class ThreadDriver(IoDriver):
     def try_release(self, lease: Lease) -> Outcome:
         """See Redlock.try_release."""
         listener = self.engine.listener
-        # The `try` begins with the first line, because an interrupt may come with any line.
+        # The `try` begins with the first line, because an interrupt may come at any line.
         try:
             begun_ns = monotonic_ns()
             self.check_caller()
@@ -215,7 +215,8 @@ class ThreadDriver(IoDriver):
         try:
             self._post(call.start)
             if is_nested:
-                # This call has interrupted an outer call, which may have been about to ring.
+                # This call has interrupted an outer call. The outer call may have been about to
+                # ring.
                 self._ring()
             # Take the value of the steps, or the lease that the steps offered.
             value = cast("T", self._taken(call, lock))
