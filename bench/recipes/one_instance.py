@@ -384,8 +384,10 @@ class Backoff(PlainRecipe):
 
 class Watchdog(PlainRecipe):
     """A lock with a thread that renews all leases of a client until the leases are released. Under
-    gevent, the thread is a greenlet. The thread renews each lease three times per TTL. A renewal
-    checks the owner of the key and moves `valid_until_ns` of the lease.
+    gevent, the thread is a greenlet.
+
+    The thread renews each lease three times per TTL. A renewal checks the owner of the key and
+    moves `valid_until_ns` of the lease.
 
     `figures` has three counters. `late_renewals`: renewals sent after the end of the lease.
     `lost_leases`: leases whose key no longer belonged to the client. `noticed_late_ms`: how long

@@ -35,8 +35,9 @@ Steps = Generator[Request, int, "Lease | Denied"]
 def lease_of(
     round_: SetRound, now_ns: int, attempts: int = 1, split_votes: int = 0
 ) -> Lease | None:
-    """The lease that a won round gives at `now_ns`, or None if the validity is used up. If the
-    round is `watched`, the caller of this function then calls `decided`.
+    """The lease that a won round gives at `now_ns`, or None if the validity is used up.
+
+    If the round is `watched`, the caller of this function then calls `decided`.
     """
     terms = round_.terms
     started_ns = round_.started_ns
@@ -58,8 +59,9 @@ def lease_of(
 
 
 def first_lease(round_: SetRound, now_ns: int) -> Lease | None:
-    """The lease of a first attempt whose caller runs again. If the result is None,
-    `Acquisition.after` decides.
+    """The lease of a first attempt whose caller runs again.
+
+    If the result is None, `Acquisition.after` decides.
     """
     if round_.outcome is not ACQUIRED or round_.engine.retired:
         return None
@@ -211,8 +213,10 @@ class Acquisition:
     def _my_turn(
         self, last_outcome: Outcome | None, start_ns: int, now_ns: int
     ) -> Generator[Request, int, int]:
-        """Wait until the turn of this caller has come. Then wait until the key is free, until
-        `start_ns`, or until the acquire ends. `last_outcome` is the outcome of the last attempt.
+        """Wait until the turn of this caller has come.
+
+        Then wait until the key is free, until `start_ns`, or until the acquire ends. `last_outcome`
+        is the outcome of the last attempt.
         """
         turn = self.turn
         handoff = self.engine.handoff

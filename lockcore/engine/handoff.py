@@ -67,8 +67,10 @@ SOON_FREE: Final = 4
 
 
 class Crowd:
-    """The processes that wait for one resource, in order. `left` callers of this process go before
-    the waiting processes. `news_ns` is the time of the last message about the resource.
+    """The processes that wait for one resource, in order.
+
+    `left` callers of this process go before the waiting processes. `news_ns` is the time of the
+    last message about the resource.
     """
 
     __slots__ = ("left", "news_ns", "others")
@@ -211,8 +213,10 @@ class Handoff:
             self._pass_on(self.mail.digest_of(resource), last)
 
     def _emptied(self, resource: str) -> None:
-        """Pass the turn on to another process, because no caller waits here any more. No caller of
-        this process got the lock, and other processes may wait for a message of this process.
+        """Pass the turn on to another process, because no caller waits here any more.
+
+        No caller of this process got the lock, and other processes may wait for a message of this
+        process.
         """
         if self.crowds:
             self._pass_on(self.mail.digest_of(resource), [])
@@ -285,10 +289,11 @@ class Handoff:
             self.mail.send(token[:PROCESS_BYTES], WAITS, digest, (), unheard)
 
     def _unheard(self, wait: Wait, *, is_first: bool) -> None:
-        """Decide what to do after a message to a holder has reached no process. If it was the first
-        holder, the holder has died, and no answer will come. It is unlikely that the next holder
-        has died as well. So after a second holder the head assumes that the holders are clients
-        with another policy, and it polls.
+        """Decide what to do after a message to a holder has reached no process.
+
+        If it was the first holder, the holder has died, and no answer will come. It is unlikely
+        that the next holder has died as well. So after a second holder the head assumes that the
+        holders are clients with another policy, and it polls.
         """
         if is_first:
             wait.unanswered_ns = 0

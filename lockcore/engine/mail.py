@@ -75,8 +75,9 @@ class Arrivals:
         self._complete = Recent[bytes, bool](MOST_ARRIVALS)
 
     def completes(self, message: bytes, index: int) -> bool:
-        """True if this instance completes a quorum of instances that have brought the message. The
-        result is True once for each message, until the tables are emptied (`Recent`).
+        """True if this instance completes a quorum of instances that have brought the message.
+
+        The result is True once for each message, until the tables are emptied (`Recent`).
         """
         if message in self._of[index] or message in self._complete:
             return False
@@ -91,8 +92,9 @@ class Arrivals:
 
 
 class Allowance:
-    """Limits how many messages may cause work in a window of time. One bound is for all messages. A
-    lower bound is for the messages about one resource.
+    """Limits how many messages may cause work in a window of time.
+
+    One bound is for all messages. A lower bound is for the messages about one resource.
     """
 
     def __init__(self) -> None:

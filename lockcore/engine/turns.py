@@ -70,8 +70,10 @@ class Turn(Settled):
 
 
 class Absent(Turn):
-    """A place without a caller. It is held while another process has the turn. New callers stand
-    behind this place until its time is over, or until the turn comes back.
+    """A place without a caller.
+
+    It is held while another process has the turn. New callers stand behind this place until its
+    time is over, or until the turn comes back.
     """
 
     __slots__ = ()

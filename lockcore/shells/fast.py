@@ -25,8 +25,9 @@ from lockcore.shells.common.driver import LoopDriver
 
 
 class Shortcut:
-    """The operations of one driver's callers, without their waits. `inside` is True while a caller
-    is within the engine. Then no other caller may enter the engine.
+    """The operations of one driver's callers, without their waits.
+
+    `inside` is True while a caller is within the engine. Then no other caller may enter the engine.
     """
 
     def __init__(self, driver: LoopDriver) -> None:
@@ -72,8 +73,9 @@ class Shortcut:
             raise
 
     def lease_of(self, round_: SetRound) -> Lease | None:
-        """The lease of a settled first attempt, judged when its caller runs again. If the result is
-        None, the caller continues with `steps_after`.
+        """The lease of a settled first attempt, judged when its caller runs again.
+
+        If the result is None, the caller continues with `steps_after`.
         """
         return first_lease(round_, self.now())
 

@@ -160,8 +160,9 @@ def explored(
 def _answers(
     orders: Iterator[SearchOrder], searchers: Sequence[Child], plan: ExplorePlan
 ) -> Iterator[Hunt]:
-    """Yield the answers in the sequence of the orders. The answers end with the orders, or when the
-    plan's time is over.
+    """Yield the answers in the sequence of the orders.
+
+    The answers end with the orders, or when the plan's time is over.
     """
     patience_s = _PATIENCE_S if plan.exhaustive is None else _PART_S
     until_s = inf if plan.schedules or plan.budget_s is None else time.monotonic() + plan.budget_s

@@ -36,8 +36,9 @@ def earned(result: ExploreResult) -> ExploreResult:
 
 
 def word_of_row(row: ExploredRow) -> RowWord:
-    """Return the word that follows from a stored row. If the word is "not known", the row itself
-    has the reason.
+    """Return the word that follows from a stored row.
+
+    If the word is "not known", the row itself has the reason.
     """
     least = 1 if row.whole else TESTED_LEAST
     broken = row.broken is not None

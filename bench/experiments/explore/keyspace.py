@@ -123,8 +123,9 @@ class Keyspace:
         return run(self, *command[1:])
 
     def end_ns(self, ttl_ms: float) -> int:
-        """Return the end of a key whose time to live starts now. This server's clock measures the
-        time to live. The end is a time of the world's clock.
+        """Return the end of a key whose time to live starts now.
+
+        This server's clock measures the time to live. The end is a time of the world's clock.
         """
         return self._now_ns() + int(ttl_ms * NS_PER_MS / self._rate)
 

@@ -63,8 +63,9 @@ class Size(Section, frozen=True, kw_only=True):
 
 
 class Broken(Size, frozen=True, kw_only=True):
-    """The smallest known schedule that breaks a rule. These fields suffice to play the schedule
-    again.
+    """The smallest known schedule that breaks a rule.
+
+    These fields suffice to play the schedule again.
     """
 
     rule: Annotated[str, says("which rule, and by whom")]
@@ -141,8 +142,9 @@ class ExploredRow(Section, frozen=True, kw_only=True):
     ) -> Annotated[
         int | None, says("steps of the smallest schedule that breaks the recipe", shown="table")
     ]:
-        """How many steps break the recipe. The last entry of a schedule's steps is the broken rule,
-        so it does not count.
+        """How many steps break the recipe.
+
+        The last entry of a schedule's steps is the broken rule, so it does not count.
         """
         return len(self.broken.steps) - 1 if self.broken else None
 

@@ -113,8 +113,9 @@ def lasting(what: str, share: float) -> Change:
 
 
 def at_random(setting: Setting, random: Random, changes: dict[Place, Change]) -> Choose:
-    """Return a function that chooses a change at each place with a small probability. The function
-    adds the chosen changes to `changes`.
+    """Return a function that chooses a change at each place with a small probability.
+
+    The function adds the chosen changes to `changes`.
     """
     chance = random.choice((0.02, 0.05, 0.15))
     draw = random.random
@@ -168,8 +169,10 @@ def one_more(schedule: Schedule, passed: Mapping[Place, int]) -> Iterator[Schedu
 
 
 def simpler(schedule: Schedule, later: Iterable[Schedule]) -> Iterator[Schedule]:
-    """Yield simpler schedules. A simpler schedule lacks one change, client, round or caller, or it
-    has shorter times. `later`: schedules in which a client begins later.
+    """Yield simpler schedules.
+
+    A simpler schedule lacks one change, client, round or caller, or it has shorter times. `later`:
+    schedules in which a client begins later.
     """
     setting = schedule.setting
     changes = schedule.changes

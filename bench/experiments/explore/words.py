@@ -93,8 +93,9 @@ def _parts(result: ExploreResult) -> Iterator[Part]:
 
 
 def figures(result: ExploreResult) -> list[Figure]:
-    """Return a picture of all recipes, and a picture of each schedule that breaks a recipe. The
-    first picture shows how many steps broke each recipe, and how many schedules were played.
+    """Return a picture of all recipes, and a picture of each schedule that breaks a recipe.
+
+    The first picture shows how many steps broke each recipe, and how many schedules were played.
     """
     groups = []
     for is_safe, heading in ((True, "must hold"), (False, "known to be flawed")):

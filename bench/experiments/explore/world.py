@@ -41,9 +41,11 @@ def nothing() -> None:
 
 
 class World:
-    """The clock, the events that are due, and the observations. `is_begun`: until it is true, the
-    course is the usual course and the world keeps no passed places. `is_over`: true once a rule is
-    broken, a client's program has failed, or the world has ended.
+    """The clock, the events that are due, and the observations.
+
+    `is_begun`: until it is true, the course is the usual course and the world keeps no passed
+    places. `is_over`: true once a rule is broken, a client's program has failed, or the world has
+    ended.
     """
 
     def __init__(self, choose: Choose) -> None:
@@ -120,8 +122,10 @@ class World:
 
 
 class Process:
-    """A simulated process, which is a client. `paused_ns`: until this time the process is paused,
-    so it runs no code and receives no data. `ahead_ns`: how far its wall clock is ahead.
+    """A simulated process, which is a client.
+
+    `paused_ns`: until this time the process is paused, so it runs no code and receives no data.
+    `ahead_ns`: how far its wall clock is ahead.
     """
 
     def __init__(self, world: World, number: int) -> None:

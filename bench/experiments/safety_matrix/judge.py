@@ -53,7 +53,10 @@ def earned(result: SafetyResult) -> SafetyResult:
 
 
 def word_of_row(row: SafetyRow) -> MatrixWord:
-    """Return the word that follows from a stored row. A row that was not tested keeps its word."""
+    """Return the word that follows from a stored row.
+
+    A row that was not tested keeps its word.
+    """
     if row.verdict not in ROW_WORDS:
         return row.verdict
     if row.verdict == VIOLATED or row.figures.get("broken_rules"):

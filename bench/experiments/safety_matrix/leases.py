@@ -166,8 +166,9 @@ def asked_in_time(rate: float, ttl_ms: int, lived_ms: float) -> bool:
 
 
 def _overlap_ms(rate: float, ttl_ms: int, setup: RowSetup) -> tuple[float, float]:
-    """Return how long a lease overlaps the next lease, and how long its key lives, in ms. The
-    function makes up to TIMES tries, and returns the longest overlap and the shortest lifetime.
+    """Return how long a lease overlaps the next lease, and how long its key lives, in ms.
+
+    The function makes up to TIMES tries, and returns the longest overlap and the shortest lifetime.
     """
     targets = tuple(f"instance:{index}" for index in range(INSTANCES))
     orders = read_faults([Fault("clock-rate", 0, None, targets, "fixed", {"rate": rate})])
@@ -206,8 +207,9 @@ MadeTokens = dict[str, tuple[float, list[str]]]
 
 
 def owner_tokens(_setup: RowSetup) -> Finding:
-    """Count how many owner tokens of all processes are equal, and return the finding. Random tokens
-    must all differ. Some tokens that are made from a time are equal.
+    """Count how many owner tokens of all processes are equal, and return the finding.
+
+    Random tokens must all differ. Some tokens that are made from a time are equal.
     """
     with ExitStack() as stack:
         name = "a process that makes owner tokens"

@@ -96,9 +96,10 @@ def split_votes(
     server: str | None,
 ) -> Done[SplitVotesResult]:
     """Measure how often nobody wins a lock (a split vote), and how long this lasts under each retry
-    policy. Calibration distributes votes by chance. Its rate must be within 0.05 of the closed
-    form. Contention measures real processes. Retries measures how long it takes until somebody
-    wins.
+    policy.
+
+    Calibration distributes votes by chance. Its rate must be within 0.05 of the closed form.
+    Contention measures real processes. Retries measures how long it takes until somebody wins.
     """
     from bench.experiments.split_votes.experiment import run_split_votes
     from bench.experiments.split_votes.plan import ORDERS, SplitVotesPlan

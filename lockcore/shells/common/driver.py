@@ -193,8 +193,9 @@ class LoopDriver(Connections):
             self._stay_awake()
 
     def look_again(self) -> bool:
-        """Look for replies of the only instance for a moment (vigil.py). Returns False if the loop
-        may sleep.
+        """Look for replies of the only instance for a moment (vigil.py).
+
+        Returns False if the loop may sleep.
         """
         vigil = self._vigil
         pipe = self.engine.pipes[0]
@@ -212,9 +213,10 @@ class LoopDriver(Connections):
         self._tick_by(self.engine.next_tick_ns(now_ns, self._slack_ns()), now_ns)
 
     def _slack_ns(self) -> int:
-        """How late (ns) the tick for a parked turn may be (`Engine.next_tick_ns`). While many
-        replies are awaited, one of these replies settles the turn early enough. A separate tick
-        would send the turn's command alone.
+        """How late (ns) the tick for a parked turn may be (`Engine.next_tick_ns`).
+
+        While many replies are awaited, one of these replies settles the turn early enough. A
+        separate tick would send the turn's command alone.
         """
         return 0 if await_few(self.engine.voters, FEW) else SLACK_NS
 
@@ -226,8 +228,9 @@ class LoopDriver(Connections):
         self._tick_at = next_ns
 
     def tick(self) -> None:
-        """Do the work that is due, because the timer has fired. This process itself may be late, so
-        it first counts the replies that wait in the sockets.
+        """Do the work that is due, because the timer has fired.
+
+        This process itself may be late, so it first counts the replies that wait in the sockets.
         """
         if self.closed:
             return

@@ -320,8 +320,10 @@ def failure_of(
 
 
 def is_unexplained(target: InstanceTarget, error: BaseException, heard: bytes = b"") -> bool:
-    """True if new connections to the peer (peer.py) may find the cause. This is the case if the
-    peer sent no bytes, or if its bytes belong to another protocol than Redis.
+    """True if new connections to the peer (peer.py) may find the cause.
+
+    This is the case if the peer sent no bytes, or if its bytes belong to another protocol than
+    Redis.
     """
     first = next(_symptoms(target, error, heard, None), "")
     return not (

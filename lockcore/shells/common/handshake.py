@@ -136,8 +136,9 @@ def _ask(connection: HandshakeConnection, *arguments: str | bytes) -> Any:
 
 
 def _tells(connection: HandshakeConnection) -> bool:
-    """True if the server reports flushes of keys on this connection from now on. With OPTIN the
-    server reports nothing else.
+    """True if the server reports flushes of keys on this connection from now on.
+
+    With OPTIN the server reports nothing else.
     """
     try:
         if not isinstance(_ask(connection, "HELLO", "3"), dict):

@@ -93,8 +93,10 @@ class InstanceTarget:
 
     def connection(self) -> HandshakeConnection:
         """A redis-py connection that is not yet connected, with one deadline for its whole
-        handshake. The connection belongs to no pool, because pools end. It does not select the
-        URL's database, because a Sentinel or a proxy must be recognised first.
+        handshake.
+
+        The connection belongs to no pool, because pools end. It does not select the URL's database,
+        because a Sentinel or a proxy must be recognised first.
         """
         options: TargetOptions = {**self.options, "db": 0}
         return _TIMED[options.pop("connection_class")](**options)

@@ -68,8 +68,10 @@ class UrlOptions(TlsOptions, total=False):
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One option of a URL. `read` turns the option's text into redis-py's value. `read` fails for a
-    text that is not `meaning`.
+    """One option of a URL.
+
+    `read` turns the option's text into redis-py's value. `read` fails for a text that is not
+    `meaning`.
     """
 
     meaning: str = "text"

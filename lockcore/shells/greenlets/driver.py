@@ -116,8 +116,9 @@ class GreenletDriver(LoopDriver):
     def background(
         self, steps: Generator[Request, int, T], done: Callable[[T], None]
     ) -> Callable[[], object]:
-        """Run steps in a separate greenlet, then call `done` with their value. Returns a function
-        that stops the steps.
+        """Run steps in a separate greenlet, then call `done` with their value.
+
+        Returns a function that stops the steps.
         """
         greenlet = gevent.spawn(lambda: done(self.drive(steps)))
         return lambda: greenlet.kill(block=False)

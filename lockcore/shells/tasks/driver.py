@@ -154,8 +154,9 @@ class AsyncDriver(LoopedDriver):
     def background(
         self, steps: Generator[Request, int, T], done: Callable[[T], None]
     ) -> Callable[[], object]:
-        """Run steps in a separate task, then call `done` with their value. Returns a function that
-        stops the steps.
+        """Run steps in a separate task, then call `done` with their value.
+
+        Returns a function that stops the steps.
         """
 
         async def run() -> None:
