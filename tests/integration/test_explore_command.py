@@ -194,7 +194,7 @@ def test_a_lock_that_lets_go_by_a_thread_of_its_own_is_violated_in_virtual_time(
     [
         ("timer", "the recipe started a thread (Timer)"),
         ("thread", "the recipe started a thread"),
-        ("gevent", "it uses gevent"),
+        ("gevent", "the recipe uses gevent"),
         ("pool", "the recipe started a pool of threads"),
         ("raises", "a thread of the recipe raised RuntimeError"),
         ("on-import", "the recipe started a thread"),
