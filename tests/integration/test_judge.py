@@ -20,6 +20,8 @@ from bench.experiments.judge.subject import read_subject
 from bench.topology.server import find_server
 
 pytestmark = pytest.mark.integration
+# How often a row that is not known is played.
+TRIES = 3
 HEAD = "import contextlib, threading, time, uuid, redis\n"
 LOCKS = {
     # compares before it deletes
@@ -164,7 +166,20 @@ COMMAND = """
 
 
 def judged(lock: str, *names: str, capacity: int = 1, shared: bool = False) -> dict[str, JudgedRow]:
-    """The rows called so, of the lock that is named."""
+    """The rows called so, of the lock that is named. A busy machine may prevent what a row rests
+    on, so rows that are not known are played again."""
+    rows = {}
+    again = list(names)
+    for _ in range(TRIES):
+        rows |= _judged(lock, again, capacity, shared=shared)
+        again = [name for name in again if name in rows and rows[name].verdict == "not known"]
+        if not again:
+            break
+    return rows
+
+
+def _judged(lock: str, names: list[str], capacity: int, *, shared: bool) -> dict[str, JudgedRow]:
+    """The rows called so, of the lock that is named, played once."""
     plan = plan_of(
         read_subject(lock), names, quick=True, capacity=capacity, shared=shared, with_costs=False
     )
@@ -184,16 +199,15 @@ def written(folder: Path, name: str) -> str:
 
 def test_a_lock_without_an_owner_check_deletes_its_successors_lock(tmp_path: Path) -> None:
     row = judged(written(tmp_path, "naive"), "release-after-expiry")["release-after-expiry"]
-    assert row.verdict in ("does not", "not known"), row
-    if row.verdict == "does not":
-        assert row.happened == "a late release deletes the lock of the next holder"
-        assert row.course
+    assert row.verdict == "does not", row
+    assert row.happened == "a late release deletes the lock of the next holder"
+    assert row.course
 
 
 def test_a_lock_that_compares_keeps_its_successors_lock(tmp_path: Path) -> None:
     """The negative control of the test above."""
     row = judged(written(tmp_path, "redis-py"), "release-after-expiry")["release-after-expiry"]
-    assert row.verdict in ("holds", "not known"), row
+    assert row.verdict == "holds", row
 
 
 def test_a_lock_in_memory_lets_each_process_in(tmp_path: Path) -> None:
@@ -204,9 +218,9 @@ def test_a_lock_in_memory_lets_each_process_in(tmp_path: Path) -> None:
 
 def test_a_lock_without_a_ttl_blocks_everybody_for_ever(tmp_path: Path) -> None:
     rows = judged(written(tmp_path, "endless"), "exception-in-body", "renewal", "sigkill")
-    assert rows["exception-in-body"].verdict in ("does not", "not known"), rows
+    assert rows["exception-in-body"].verdict == "does not", rows
     assert rows["renewal"].verdict == "not applicable", rows
-    assert rows["sigkill"].verdict in ("does not", "not known"), rows
+    assert rows["sigkill"].verdict == "does not", rows
 
 
 def test_a_semaphore_is_not_asked_what_only_a_mutex_can_answer(tmp_path: Path) -> None:
@@ -216,21 +230,12 @@ def test_a_semaphore_is_not_asked_what_only_a_mutex_can_answer(tmp_path: Path) -
     assert {row.verdict for row in rows.values()} == {"not applicable"}, rows
 
 
-def played(lock: str, name: str, capacity: int = 1) -> JudgedRow:
-    """One row of the lock. A busy machine may prevent what the row rests on, so a row that is not
-    known is played again."""
-    for _ in range(3):
-        row = judged(lock, name, capacity=capacity)[name]
-        if row.verdict != "not known":
-            break
-    return row
-
-
 @pytest.mark.parametrize(("name", "word"), [("right", "holds"), ("careless", "does not")])
 def test_a_place_that_ends_before_its_key_is_not_held_until_the_end_of_the_key(
     name: str, word: str, tmp_path: Path
 ) -> None:
-    row = played(f"{written(tmp_path, 'scores')}:{name}", "release-after-expiry", 2)
+    lock = f"{written(tmp_path, 'scores')}:{name}"
+    row = judged(lock, "release-after-expiry", capacity=2)["release-after-expiry"]
     assert row.verdict == word, row
 
 
@@ -239,17 +244,17 @@ def test_a_semaphore_that_gives_away_a_strangers_place_is_found(
     name: str, word: str, tmp_path: Path
 ) -> None:
     lock = f"{written(tmp_path, 'semaphore')}:{name}"
-    row = played(lock, "release-after-expiry", 2)
+    row = judged(lock, "release-after-expiry", capacity=2)["release-after-expiry"]
     assert row.verdict == word, row
 
 
-@pytest.mark.parametrize(("name", "words"), [("right", {"holds"}), ("wrong", {"does not"})])
+@pytest.mark.parametrize(("name", "word"), [("right", "holds"), ("wrong", "does not")])
 def test_a_semaphore_that_lets_one_in_too_many_is_found(
-    name: str, words: set[str], tmp_path: Path
+    name: str, word: str, tmp_path: Path
 ) -> None:
     lock = f"{written(tmp_path, 'semaphore')}:{name}"
     row = judged(lock, "contention", capacity=2)["contention"]
-    assert row.verdict in words | {"not known"}, row
+    assert row.verdict == word, row
 
 
 @pytest.mark.parametrize(("name", "word"), [("right", "holds"), ("wrong", "does not")])
@@ -259,9 +264,9 @@ def test_a_writer_that_does_not_look_for_readers_is_found(
     lock = f"{written(tmp_path, 'shared')}:{name}"
     names = ("contention", "together", "writer-beside-reader", "reader-beside-writer")
     rows = judged(lock, *names, shared=True)
-    assert rows["contention"].verdict in (word, "not known"), rows
-    assert rows["writer-beside-reader"].verdict in (word, "not known"), rows
-    assert rows["reader-beside-writer"].verdict in ("holds", "not known"), rows
+    assert rows["contention"].verdict == word, rows
+    assert rows["writer-beside-reader"].verdict == word, rows
+    assert rows["reader-beside-writer"].verdict == "holds", rows
     assert rows["together"].verdict == "holds", rows
 
 
@@ -287,7 +292,7 @@ def test_several_takeovers_are_timed_at_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("name", "word"), [("redis-py", "holds"), ("naive", "does not")])
 def test_a_lock_on_redis_py_is_played_in_virtual_time(name: str, word: str, tmp_path: Path) -> None:
     row = judged(written(tmp_path, name), "search")["search"]
-    assert row.verdict in (word, "not known"), row
+    assert row.verdict == word, row
     if row.verdict == "does not":
         assert row.happened.startswith("two leases valid at once"), row
         assert any("DEL" in step.what for step in row.course), row
@@ -319,7 +324,7 @@ def test_a_command_is_judged_by_two_lines(tmp_path: Path) -> None:
     path = tmp_path / "command.py"
     path.write_text(textwrap.dedent(COMMAND), "utf-8")
     rows = judged(f"{sys.executable} {path}", "release-after-expiry", "body-without-lock")
-    assert rows["release-after-expiry"].verdict in ("does not", "not known"), rows
+    assert rows["release-after-expiry"].verdict == "does not", rows
     assert rows["body-without-lock"].verdict == "not applicable", rows
 
 
@@ -368,11 +373,11 @@ def test_a_load_that_is_interrupted_leaves_no_caller(
 
 def test_a_lock_is_told_what_its_servers_do(tmp_path: Path) -> None:
     rows = judged(written(tmp_path, "redis-py"), "failover", "eviction", "loading", "busy")
-    assert {row.verdict for row in rows.values()} <= {"told", "not known"}, rows
+    assert {row.verdict for row in rows.values()} == {"told"}, rows
     for name, text in (
         ("failover", "that the replica never had"),
         ("eviction", "that the servers evicted"),
         ("loading", "BusyLoadingError"),
         ("busy", "BUSY Redis is busy running a script"),
     ):
-        assert text in rows[name].happened or rows[name].verdict == "not known", rows[name]
+        assert text in rows[name].happened, rows[name]

@@ -14,14 +14,21 @@ from bench.experiments.judge.subject import read_subject
 from bench.run.experiment import ExperimentOrder
 
 pytestmark = pytest.mark.integration
+# How often a row that is not known is played.
+TRIES = 3
 LOCKS = Path(__file__).parents[1] / "locks"
 
 
 def judged(lock: str, row: str, folder: Path, capacity: int = 1) -> JudgedRow:
-    """What comes of one row."""
+    """What comes of one row. A busy machine may prevent what the row rests on, so a row that is not
+    known is played again."""
     plan = plan_of(read_subject(lock), [row], quick=True, capacity=capacity, with_costs=False)
-    done = run_judge(ExperimentOrder(plan, "1", ("pytest",), folder / "out"), lambda _line: None)
-    (found,) = (one for one in done.result.rows if one.topic == row)
+    for number in range(TRIES):
+        order = ExperimentOrder(plan, "1", ("pytest",), folder / f"out-{number}")
+        done = run_judge(order, lambda _line: None)
+        (found,) = (one for one in done.result.rows if one.topic == row)
+        if found.verdict != "not known":
+            break
     return found
 
 
@@ -41,8 +48,7 @@ def judged(lock: str, row: str, folder: Path, capacity: int = 1) -> JudgedRow:
 def test_a_row_says_what_the_source_says(lock: str, row: str, word: str, tmp_path: Path) -> None:
     capacity = 3 if "semaphore" in lock else 1
     found = judged(str(LOCKS / lock), row, tmp_path, capacity)
-    # A busy machine may prevent what a row rests on.
-    assert found.verdict in (word, "not known"), found
+    assert found.verdict == word, found
 
 
 @pytest.mark.parametrize(
