@@ -58,7 +58,7 @@ def conclude_rows(
     """Return the verdict over all rows.
 
     `rows`: a word and a sentence for each row. If a word is not one of the four of `RowWord`, its
-    row does not count. An example is a skipped row. `least`: the number of rows that must be as
+    row does not count. An example is a skipped row. `least`: at least this many rows must be as
     expected. `also`: further evidence that the verdict needs. `interrupted`: a sentence about the
     work that Ctrl-C left undone, or "".
     """

@@ -168,8 +168,8 @@ def with_gaps(
 ) -> Measured:
     """Return the sections of a run, corrected for its gaps.
 
-    `away`: the number of acquires that touched a gap (`operations`), and the number of these
-    acquires that failed (`failures`).
+    `away`: how many acquires touched a gap (`operations`), and how many of these acquires failed
+    (`failures`).
     """
     lost = lost_in(gaps, window)
     if not lost or window.span_ns <= 0:

@@ -71,7 +71,7 @@ class Done(Generic[Stored_co]):
 def store(result: Stored, folder: Path, code: int) -> Done[Stored]:
     """Write `result` into `folder`.
 
-    If the result cannot be written, it is still returned, and the exit code is that of the error.
+    If the result cannot be written, it is still returned, and the exit code comes from the error.
     But an interrupted experiment keeps exit code 130.
     """
     try:

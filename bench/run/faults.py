@@ -2,7 +2,7 @@
 and were undone*.
 
 Rules
-- Each fault has a thread of its own, so no fault waits for another.
+- Each fault has its own thread, so no fault waits for another fault.
 - `stop` undoes every fault that has begun. When the context ends, every fault is undone, too. No
   fault outlasts the window.
 - If one of its faults does not take place, a run is not the run that the user ordered. If the fault

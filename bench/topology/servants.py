@@ -98,7 +98,7 @@ class Servant(Child):
 class Guard(Servant):
     """The owner of a private folder and of the servers that run in the folder.
 
-    The folder and the servers end with the process of this object, however this process ends.
+    When the process of this object ends for any reason, the servers end and the folder is removed.
     """
 
     def __init__(self, temp_root: Path, prefix: str = "lockbench-fleet-") -> None:

@@ -83,7 +83,7 @@ class Alarm:
 
     @property
     def waiting(self) -> int:
-        """The number of greenlets that wait for this alarm."""
+        """How many greenlets wait for this alarm."""
         return len(self._waiting)
 
     def wait_until(self, due_ns: int) -> int:

@@ -76,8 +76,8 @@ class LockUser(User):
             if self._is_asked_to_stop:
                 raise
             # Some exceptions end a user of Locust, for example its own StopUser and gevent's
-            # Timeout. Then the run would have fewer callers than it claims. So this user rests and
-            # continues after any exception of the recipe.
+            # Timeout. If a user ended, the run would have fewer callers than it claims. So after
+            # any exception of the recipe, this user rests and continues.
             worker.raised.note(error)
             raise RuntimeError("the recipe raised an exception") from error
 

@@ -305,8 +305,8 @@ def words_of(
 
 
 def become(words: list[str], targets: list[str]) -> NoReturn:
-    """Replace this process by `lockbench run`. The output and the exit code are then those of
-    `lockbench run`."""
+    """Replace this process by `lockbench run`. After that, `lockbench run` makes the output and the
+    exit code."""
     scenario = in_memory(b"targets = " + msgspec.json.encode(targets))
     os.set_inheritable(scenario, True)
     paths = [str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
