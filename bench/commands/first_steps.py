@@ -1,4 +1,4 @@
-"""Commands for a user's first steps: *no options, or few → the list of locks, the state of this
+"""Commands for a user's first steps: *no or few options → the list of locks, the state of this
 machine, a scenario to start from, shell completion*.
 
 Rules: these commands never overwrite an existing file. Heavy modules are imported only when a
@@ -107,7 +107,8 @@ def doctor(targets: tuple[str, ...], as_json: bool) -> int:
 
 
 def _cells(*texts: str) -> list[str]:
-    """Return clean texts for a row, because some parts come from servers or other packages."""
+    """Return clean texts for a row. Some parts come from servers or other packages, so they may not
+    be clean."""
     return [fit(clean(text), sys.stdout.encoding) for text in texts]
 
 
@@ -167,13 +168,15 @@ def init(file: Path | None, *, lock: bool) -> int:
 
 
 def lock_template(name: str) -> str:
-    """Return the text of a lock's file called `name`. lockbench can judge this lock unchanged."""
+    """Return the text of a file called `name` that has a lock. lockbench can judge this lock
+    without changes."""
     text = resources.files(judge).joinpath("example.py").read_text("utf-8")
     return text.replace("THIS_FILE", name)
 
 
 def scenario_template(name: str) -> str:
-    """Return the text of a scenario file called `name`. Loaded unchanged, it has all defaults."""
+    """Return the text of a scenario file called `name`. If the file is loaded without changes, the
+    scenario has all defaults."""
     return _HEAD.format(name=name) + "".join(map(_line, KEYS))
 
 

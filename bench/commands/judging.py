@@ -22,8 +22,8 @@ PARTED = (
 def judge_again(places: Sequence[Path], *, quiet: bool = False) -> int:
     """Judge the kept record of each result again, and print the verdicts.
 
-    Return the worst exit code. If a new verdict is good and the stored result differs from it, its
-    code is that of a refused file. Raises UsageError.
+    Return the worst exit code. If a new verdict is good but the stored result differs from it, the
+    exit code is that of a refused file. Raises UsageError.
     """
     codes = []
     for place in places:

@@ -1,4 +1,4 @@
-"""`lockbench run`, and the code that `observe` shares: *options → one or more stored runs*.
+"""`lockbench run`, and code that `observe` also uses: *options → one or more stored runs*.
 
 Heavy modules are imported only after the options have been checked.
 """

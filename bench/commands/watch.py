@@ -2,9 +2,9 @@
 a collector if there is one, until the run is over*.
 
 Rules: the programs listen on free loopback ports and write to a private folder. A guard process
-ends both programs, however this process ends. Ctrl-C does not reach them. Prometheus scrapes the
-collector. Without a collector it scrapes the page of `lockbench`. It never scrapes both, because it
-would then count the same series twice.
+ends both programs, however this process ends. Ctrl-C does not reach the two programs. Prometheus
+scrapes the collector. Without a collector, Prometheus scrapes the page of `lockbench`. It never
+scrapes both, because it would then count the same series twice.
 """
 
 import contextlib
@@ -35,7 +35,7 @@ GRAPHS = (
 SCRAPE_S = 1.0
 READY_S = 60.0
 _COLLECTORS = ("lockbench-collector", "otelcol-contrib", "otelcol")
-# The numbers under which the guard starts these processes.
+# The guard knows the processes by these numbers.
 _PROMETHEUS = 0
 _COLLECTOR = 1
 NAMES = {_PROMETHEUS: "Prometheus", _COLLECTOR: "the collector"}
@@ -162,8 +162,8 @@ def _await(guard: Guard, index: int, url: str, *, saying: bytes = b"") -> None:
     """Wait until the answer of `url` contains `saying`.
 
     Prometheus first scrapes its targets about 5 s after it is ready, and a warm-up may be shorter.
-    So it is not enough that Prometheus is ready. Raises EnvironmentNotReadyError with the end of
-    the program's log.
+    So waiting until Prometheus is ready is not enough. Raises EnvironmentNotReadyError with the end
+    of the program's log.
     """
     deadline_s = time.monotonic() + READY_S
     trouble = f"is not ready after {READY_S:.0f} s"

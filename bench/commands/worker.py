@@ -1,8 +1,8 @@
 """`lockbench worker`: *the leader's address → load, until the leader needs no more load*.
 
 Rules: the user gives only the leader's address, and the leader sends all other settings. The worker
-leaves no process and no lock behind. It leaves a history only if the leader has not collected the
-history. If a command makes several runs, the worker joins again for each run.
+leaves no process and no lock behind. It leaves its history on this host only if the leader has not
+collected the history. If a command makes several runs, the worker joins again for each run.
 """
 
 from __future__ import annotations

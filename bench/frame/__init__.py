@@ -1,8 +1,8 @@
 """The frame of a command line: *arguments → one exit code, and never a traceback*.
 
 The frame handles options, outputs, exit codes and progress. It knows no particular question. Rule:
-before `guarded` is active, only sys and os are imported. So Ctrl-C at any moment ends with code 130
-and one line.
+before `guarded` is active, only sys and os are imported. So Ctrl-C at any moment ends the program
+with code 130 and one line.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def _leave_interrupted() -> NoReturn:
 
 
 def _drop_output() -> None:
-    """Point stdout at /dev/null, because it cannot be written any more.
+    """Point stdout at /dev/null, because stdout cannot be written any more.
 
     The interpreter still flushes stdout when it ends.
     """
@@ -102,7 +102,7 @@ def _drop_output() -> None:
 def _save_traceback(error: Exception) -> str:
     """Write a traceback without secrets to a new file (mode 0600).
 
-    Return a sentence about the place of the file.
+    Return a sentence that says where the file is.
     """
     import tempfile
     import traceback

@@ -1,7 +1,7 @@
 """One command line: *a group of commands, arguments → an exit code*.
 
-Rules: every expected failure is a BenchError or a click exception. This module turns it into one
-line on stderr, and into a case in the JUnit file of a CI job.
+Rules: every expected failure is a BenchError or a click exception. This module turns the failure
+into one line on stderr, and into a case in a CI job's JUnit file.
 """
 
 import os
@@ -79,7 +79,7 @@ def execute(group: click.Group, arguments: Sequence[str]) -> int:
 
 
 def _sentence(error: click.ClickException) -> str:
-    """Reword a message of click in the form of our own sentences."""
+    """Reword a message of click, so that it has the form of our own sentences."""
     text = _NUMBER.sub(
         lambda match: f"is not a {_KINDS[match[1]]} (write it in digits)", error.format_message()
     )

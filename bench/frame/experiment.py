@@ -98,7 +98,7 @@ class Several(click.ParamType[tuple[object, ...]]):
     def __init__(self, one: click.ParamType[object] | Callable[[str], object]) -> None:
         self._one = one if isinstance(one, click.ParamType) else Read("value", one)
         if isinstance(one, click.IntRange):
-            # Click uses this name in its message about a text that is not a whole number.
+            # If a text is not a whole number, click uses this name in its message.
             one.name = "whole number"
 
     def convert(
@@ -112,7 +112,8 @@ class Several(click.ParamType[tuple[object, ...]]):
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
-        """Return completions of the last value. The earlier values stay in front of them."""
+        """Return completions of the last value. The earlier values stay in front of the
+        completions."""
         before, comma, last = incomplete.rpartition(",")
         return [
             CompletionItem(f"{before}{comma}{item.value}")

@@ -1,4 +1,4 @@
-"""The name of a command for a CI server: *the typed options → a name, and a mark for the cases*.
+"""Names a command for a CI server: *the typed options → a name, and a mark for the cases*.
 
 Rules: CI servers keep one case for each class and name. So two runs in one job must have different
 names or marks. The name must be the same in every job, so that a CI server can show the history of
@@ -40,7 +40,7 @@ def identity_of(parameters: Mapping[str, object]) -> tuple[str, str]:
 def _stem(place: object) -> str:
     """Return the name of a scenario's file without its ending.
 
-    A pipe or a file in memory has no name. For these return "".
+    Return "" for a pipe or a file in memory, because they have no name.
     """
     path = Path(str(place or ""))
     return "" if path.is_relative_to("/proc") or path.is_relative_to("/dev") else path.stem

@@ -88,7 +88,7 @@ GROUPS: Mapping[str, frozenset[str]] = {
 class Grouped(cloup.Command):
     """A command whose help shows its own options first.
 
-    Then come the options that all commands share, grouped by subject.
+    After its own options, the help shows the options that all commands share, grouped by subject.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ def ending(*examples: str, note: str = "") -> str:
 class FiniteRange(click.FloatRange):
     """click.FloatRange that also refuses infinity and nan.
 
-    The comparison with the bounds would not refuse nan.
+    A comparison with the bounds alone would not refuse nan.
     """
 
     def convert(

@@ -1,4 +1,4 @@
-"""The destinations of an answer and its progress: *options that all questions share → Outputs*."""
+"""Where an answer and its progress go: *options that all questions share → Outputs*."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Outputs:
 
     `out`: the result's folder (None: make one in results/). `markdown`, `junit`: further files to
     write. `as_json`: stdout holds the result and nothing else. `quiet`: no progress and no tables.
-    `summary`: for one of several runs, the beginning of its line. For a single run it is "".
+    `summary`: the beginning of the line for one of several runs. For a single run it is "".
     """
 
     out: Path | None = None

@@ -1,5 +1,5 @@
-"""Output that survives the end of its reader: *stdout and stderr → the same streams, which drop
-text without a reader*.
+"""Output that survives when its reader ends: *stdout and stderr → the same streams, which drop text
+without a reader*.
 
 `lockbench run … | head -1` closes the pipe while lockbench shows the result. A CI job needs the
 exit code, and the exit code must not depend on the reader. So a broken pipe is not an error. The

@@ -119,9 +119,9 @@ def _lines(progress: RunProgress) -> list[list[str]]:
 def _health(progress: RunProgress) -> Iterator[str]:
     """Yield the items about health.
 
-    These are the findings of the live oracle, the present faults, the state of the generator, and
-    the instances with trouble. The oracle reports violations at once. It never reports SAFE before
-    the end.
+    The items are the findings of the live oracle, the present faults, the state of the generator,
+    and the instances with trouble. The oracle reports violations at once. It never reports SAFE
+    before the end.
     """
     safety = progress.safety
     if safety.violations:

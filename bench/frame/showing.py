@@ -1,5 +1,5 @@
-"""The output of a command: *the end of a command → a folder, tables or JSON on stdout, further
-files, complaints on stderr*.
+"""The output of a command: *a finished command → a folder, tables or JSON on stdout, further files,
+complaints on stderr*.
 
 Rules: if a result could not be stored, it is still shown, even with --quiet, and a complaint
 follows. If a file or folder cannot be written, the command refuses before the work. The folder is
@@ -87,7 +87,8 @@ def write_text(path: Path, text: str, mode: str = "w") -> None:
 def show(done: Done[Stored], answer: Answer[Stored], outputs: Outputs) -> int:
     """Show the result, write the files that `outputs` requests, and return the exit code.
 
-    If the user interrupts this, it still shows the result and then raises KeyboardInterrupt.
+    If the user interrupts the function, it still shows the result and then raises
+    KeyboardInterrupt.
     """
     page = report_beside(done.result, answer, done.path)
     place = f"{done.path}" if done.path else ""
@@ -137,7 +138,7 @@ def report_beside(result: Stored, answer: Answer[Stored], stored: Path | None) -
 
 
 def result_folder(requested: Path | None, command: str, run_id: str) -> tuple[Path, list[Path]]:
-    """Return the path of a new folder, and all folders that must be made for it.
+    """Return the path of a new folder, and all folders that must be made for this path.
 
     The path is `requested`, or results/<UTC time>-<command>-<run id>. The deepest folder comes
     first in the list. The function tries to make the folders and removes them again. Raises

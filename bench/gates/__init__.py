@@ -1,1 +1,1 @@
-"""The judging of measurements, by thresholds and verdicts. See README.md of this folder."""
+"""Judges measurements by thresholds and verdicts. See README.md of this folder."""

@@ -2,7 +2,7 @@
 
 Rules
 - `judge_result` judges new runs and stored runs in the same way. The verdict word in a stored run
-  is never trusted. It is compared with the answer of `judge_result`.
+  is never trusted. It is only compared with the answer of `judge_result`.
 - The figures of an invalid run do not count. Only its violations are judged, because they are
   certain.
 - A run is invalid if the recipe raised exceptions too often. An operation that raised has no
@@ -28,7 +28,7 @@ _OF_SAFETY = {word.text: word for word in (words.SAFE, words.NOT_TESTED, words.U
 
 
 def judge_result(result: RunResult) -> Verdict:
-    """Return the verdict that the sections of `result` earn. Its own verdict is ignored.
+    """Return the verdict that follows from the sections of `result`. The stored verdict is ignored.
 
     Raises UsageError if a limit names a figure that this version does not know.
     """
@@ -37,7 +37,7 @@ def judge_result(result: RunResult) -> Verdict:
 
 
 def earned(result: RunResult) -> RunResult:
-    """Return `result` with the verdict and the judged limits that its other sections earn.
+    """Return `result` with the verdict and the judged limits that follow from its other sections.
 
     Raises UsageError for the reasons of `judge_result`.
     """

@@ -4,8 +4,8 @@ value and margin*.
 Rules, in addition to the README's rules ("Which side is judged")
 - The name of a figure is its path in `Measured`, so no figure is missing or invented. `latency_s.`
   may be left out, p99.9 means p999, and a field may define a shorter name.
-- If a rate was not sustained, its latency is the latency of a growing queue. This latency can fail
-  a limit, but it cannot pass a limit.
+- If a rate was not sustained, its latency is the latency of a growing queue. Such a latency can
+  fail a limit, but it cannot pass a limit.
 - The generator's verdict VALID is based on the p99. If the timer was too late at the percentile of
   the limit, the limit is in doubt.
 """
@@ -81,14 +81,14 @@ def shown_at(*places: str, kind: type[Section] = Measured) -> list[Metric]:
 
 
 def finite(value: float | None) -> float | None:
-    """Return the value, with `FOREVER_S` instead of infinity, for use in a ratio."""
+    """Return the value for use in a ratio. `FOREVER_S` replaces infinity."""
     return FOREVER_S if value == inf else value
 
 
 # -- limits ----------------------------------------------------------------------------------------
 
 _SECONDS = {"us": Decimal("1e-6"), "µs": Decimal("1e-6"), "ms": Decimal("1e-3"), "s": Decimal(1)}
-# The units that a user may write for a figure, by the unit in which the figure is stored.
+# For each unit in which a figure is stored: the units that a user may write.
 _RATIO = {"": Decimal(1), "%": Decimal("0.01")}
 _SCALES: dict[str, dict[str, Decimal]] = {
     "s": _SECONDS,
@@ -152,7 +152,8 @@ class Threshold:
         )
 
     def _room(self, value: float) -> float:
-        """Return the distance from the value to the limit. It is negative beyond the limit."""
+        """Return the distance from the value to the limit. The distance is negative if the value is
+        beyond the limit."""
         room = self.limit - value
         return {"<": room, ">": -room, "!": abs(room), "=": -abs(room)}[self.operator[0]]
 
@@ -186,7 +187,8 @@ class Threshold:
 
 
 def _samples(metric: Metric, result: Figures) -> int:
-    """Return the number of samples of a figure's distribution, or 0 for other figures."""
+    """Return how many samples a figure's distribution has. Return 0 for a figure without a
+    distribution."""
     if metric.path[0] != "latency_s":
         return 0
     section: Latency | AllAcquires = result.latency_s.value_of(metric.path[1])
@@ -201,7 +203,7 @@ def sentence(entry: JudgedThreshold) -> str:
 
 
 def value_of(entry: JudgedThreshold) -> float:
-    """Return the value with which a decided limit was compared. It may be inf."""
+    """Return the value with which a decided limit was compared. The value may be inf."""
     return inf if entry.infinite or entry.value is None else entry.value
 
 
@@ -294,8 +296,8 @@ def beyond_for_certain(threshold: Threshold, result: Figures) -> bool:
 
     For a delay d, compute the share of operations beyond limit + d. Subtract the share of
     operations that the generator delayed by more than d. If the difference is too large for the
-    percentile, the answer is yes. One such d suffices. The largest lateness of the run is one of
-    the candidates for d.
+    percentile, the answer is yes. One such d suffices. The candidates for d include the largest
+    lateness of the run.
     """
     path = threshold.metric.path
     generator = result.generator

@@ -1,13 +1,13 @@
-"""A worker on another host: *questions of its leader → the worker's clock, notes and history*.
+"""A worker on another host: *the leader's questions → the worker's clock, notes and history*.
 
 Rules
 - While users run, the worker sends only clock readings, one note per second and Locust's table.
 - When all workers have ended, this worker folds its history. It reports how much of the history
-  fits into the budget, and packs the part that the leader chooses (share.py). This work has a
-  thread, so the worker still answers questions about its clock.
+  fits into the budget, and packs the part that the leader chooses (share.py). A thread does this
+  work, so the worker still answers questions about its clock.
 - The leader asks for files piece by piece.
-- The worker removes its files when the leader has them or does not want them. If this process is
-  killed, the files are removed, too.
+- The worker removes its files when the leader has the files or does not want them. If this process
+  is killed, the files are removed, too.
 - A leader that is silent for too long counts as gone. In that case the files stay.
 """
 
@@ -44,11 +44,13 @@ CLOCK, NOTE, WANT, PIECE, TAKEN = (
     f"lockbench-{word}" for word in ("clock", "note", "want", "piece", "taken")
 )
 PIECE_BYTES = 1 << 20
-# The leader counts as gone after this silence. It asks for the clock twice a second or faster.
+# After this silence, the leader counts as gone. A leader asks for the clock at least twice a
+# second.
 SILENCE_S = 15.0
 # A worker that leaves waits this long for its leader to take its history.
 TAKEN_S = 10.0
-# Before the leader asks for files, it asks how much fits (FOLDED) and for the file list (PACKED).
+# Before the leader asks for files, it asks how much fits (FOLDED), and then for the file list
+# (PACKED).
 FOLDED = "folded"
 PACKED = "packed"
 logger = logging.getLogger(__name__)
@@ -70,9 +72,10 @@ class HistoryQuestion(TypedDict, total=False):
 class HistoryAnswer(TypedDict, total=False):
     """The answer of a worker, beside the keys of the question.
 
-    `failed`: the reason if there is no other answer. `fits`, `counts`: to FOLDED, how many buckets
-    fit, and the number of records of each bucket. `files`, `notes`: to PACKED, the sizes of the
-    files in bytes, and the worker's notes. `bytes`: a piece of a file.
+    `failed`: the reason if there is no other answer. `fits`, `counts`: the answer to FOLDED, which
+    is how many buckets fit, and how many records each bucket has. `files`, `notes`: the answer to
+    PACKED, which is the sizes of the files in bytes, and the worker's notes. `bytes`: a piece of a
+    file.
     """
 
     failed: str
@@ -99,7 +102,7 @@ class Away:
         self._taken = Event()
         # The reason why the leader does not want this history, or "" if the leader wants it.
         self._unwanted = ""
-        # The number of clock messages, and of other questions, that the leader has sent.
+        # How many clock messages, and how many other questions, the leader has sent.
         self._heard = self._asked = 0
         # True if the leader has been silent for SILENCE_S.
         self._is_alone = False
@@ -126,7 +129,7 @@ class Away:
     def leave(self) -> None:
         """Give the leader time to take the history before this process ends.
 
-        If the leader does not take it, the log says where the history is.
+        If the leader does not take the history, the log says where the history is.
         """
         questions = -1
         while (
@@ -148,7 +151,7 @@ class Away:
         self._remove()
 
     def _keep(self, why: str) -> None:
-        """Leave the history in its folder, if there is one, and log `why`."""
+        """If there is a history, leave it in its folder. Log `why`."""
         guard = self._guard
         self._guard = None
         if guard is not None and any(guard.folder.iterdir()):
@@ -182,8 +185,8 @@ class Away:
     def _watch_leader(self) -> None:
         """End this process when its leader is gone.
 
-        The loop counts its own rounds instead of time. After a stop of this process, time has
-        passed, but the leader's messages may be waiting to be read.
+        The loop counts its own rounds instead of time. If this process was stopped, time has
+        passed, but the leader's messages may still wait to be read.
         """
         heard = -1
         in_vain = 0
@@ -249,7 +252,7 @@ class Away:
 
 
 def _tried(work: Callable[[], HistoryAnswer]) -> HistoryAnswer:
-    """Return the answer of `work`, or the reason of its failure.
+    """Return the answer of `work`. If `work` fails, return the reason.
 
     The hub's thread pool would print an exception, so no exception leaves this function.
     """

@@ -1,5 +1,5 @@
-"""The end of a run with several workers: *the progress of each worker → the workers that the end
-still waits for*.
+"""Ends a run with several workers: *the progress of each worker → the workers that the end still
+waits for*.
 
     WORKING ──its last report──▶ FINISHED ──its fold──▶ FOLDED ──its files──▶ HERE
        │                            │                     │
@@ -13,9 +13,9 @@ Rules
 - The end takes one step after the other. A step is over when no worker is left in the state that
   the step waits for. If a worker dies, the end waits for one worker less. It still waits for the
   other workers.
-- HERE and LOST are final. A later message of a worker in these states changes nothing. A repeated
-  message changes nothing, either. A state cannot be skipped.
-- A worker that joins after the end has begun takes no part in it.
+- HERE and LOST are final. A later message of a HERE or LOST worker changes nothing. A repeated
+  message also changes nothing. A state cannot be skipped.
+- A worker that joins after the end has begun takes no part in the end.
 """
 
 from collections.abc import Collection, Iterable
@@ -36,15 +36,17 @@ FINAL = (Progress.HERE, Progress.LOST)
 
 
 class Ending:
-    """The end of a run, which begins now: the workers that take part, and their progress."""
+    """The end of a run, which begins now. It knows the workers that take part, and their
+    progress.
+    """
 
     def __init__(self, nodes: Iterable[str]) -> None:
         self._progress = dict.fromkeys(nodes, Progress.WORKING)
 
-    # All progress is checked here. Locust's messages may come twice or late, and a LOST worker may
-    # still send messages. Without the check such a worker would come back, and the end would wait
-    # for it again. Each step of the end waits for one state and fetches data of the workers in that
-    # state. If a worker could skip the state, its data would be missing.
+    # This method checks all progress. Locust's messages may come twice or late, and a LOST worker
+    # may still send messages. Without the check, a LOST worker would come back, and the end would
+    # wait for it again. Each step of the end waits for one state, and fetches data of the workers
+    # in this state. If a worker could skip the state, its data would be missing.
     def note(self, node: str, progress: Progress) -> bool:
         """Note the progress of a worker, and return whether the progress was accepted.
 

@@ -1,8 +1,9 @@
-"""The way of a worker to its leader: *an address → a leader that answers; a Locust process → its
-exit code*.
+"""How a worker joins its leader: *an address → a leader that answers; a Locust process → its exit
+code*.
 
 Rules: Locust starts only after a leader answers. Without a leader, Locust would try for five
-minutes and print many lines. A worker leaves at a signal, or if no leader gives it a run in time.
+minutes and print many lines. A worker leaves when a signal comes, or if no leader gives it a run in
+time.
 """
 
 import os
@@ -42,7 +43,8 @@ def address(text: str) -> Address:
 
 
 def own_address(host: str, port: int) -> str:
-    """Return the address of this host on the way to `host`, or "" if it is unknown.
+    """Return the address from which this host would send to `host`, or "" if the address is
+    unknown.
 
     This function sends no packet.
     """

@@ -3,15 +3,18 @@ history in the run's folder*.
 
 Rules
 - Round trips bound the error of a worker's clock (measure/clocks.py). The leader makes thirty round
-  trips per second until the shortest one gets no shorter. Then it makes six per second.
-- A clock with the same name as our clock counts as the same clock while every round trip agrees.
+  trips per second until the shortest round trip gets no shorter. Then it makes six round trips per
+  second.
+- If a clock has the same name as our clock, it counts as the same clock while every round trip
+  agrees.
 - The leader converts the times in the workers' notes to our clock and writes the notes into the
   folder.
 - When all workers have ended (ending.py), the leader asks each worker how much of its history fits
   into the budget. Then it fetches each worker's fold, and the records of some resources. It chooses
   as many resources as fit for the busiest host (share.py). Files come piece by piece. The leader
   asks again for a lost piece.
-- If a worker is lost during this time, the leader keeps only its notes. The last note says "lost".
+- If a worker is lost during this time, the leader keeps only the worker's notes. The last note says
+  "lost".
 - A message from another host can only name files of the worker that sends it.
 """
 
@@ -72,15 +75,15 @@ from lockcore.clock import NS_PER_S, monotonic_ns
 ASK_S = 0.1
 # Once the bound on a clock has settled, only every SETTLED_EVERY-th round asks the clock.
 SETTLED_EVERY = 5
-# A round trip becomes the new shortest one only below this share of the old one. Then the bound is
-# no longer settled.
+# A round trip becomes the new shortest round trip only if it takes less than this share of the old
+# shortest. Then the bound is no longer settled.
 SHORTER = 0.9
 # Round trips come in bursts of this size, because a worker that is awake answers fastest.
 BURST = 3
 # A run begins after this many round trips.
 ENOUGH = 5
-# This many last round trips convert the times of a note. If as many round trips bring no shorter
-# one, the bound has settled.
+# The last round trips, this many, convert the times of a note. If this many round trips bring no
+# shorter round trip, the bound has settled.
 RECENT = 50
 # If a piece has not come after this time (s), it is lost. The leader asks for it again.
 AGAIN_S = 3.0
@@ -107,7 +110,7 @@ class Host:
     theirs_ns: int = 0
     worker: int = 0
     trips: list[tuple[int, int, int, int]] = field(default_factory=list)
-    # The shortest round trip. A slightly shorter trip does not replace it (SHORTER).
+    # The shortest round trip. A trip that is only slightly shorter does not replace it (SHORTER).
     shortest_ns: int = 1 << 62
     # the number of trips when the shortest one came
     shortest_at: int = 0
@@ -126,7 +129,7 @@ class Host:
     def add_trip(self, asked_ns: int, there_ns: int, back_ns: int, slewed_ns: int) -> None:
         """Add a round trip.
 
-        `slewed_ns`: the amount by which NTP has moved our clock more than the worker's clock.
+        `slewed_ns`: how much further NTP has moved our clock than the worker's clock.
         """
         self.trips.append((asked_ns, there_ns, back_ns, slewed_ns))
         if back_ns - asked_ns < SHORTER * self.shortest_ns:
@@ -135,7 +138,7 @@ class Host:
 
     @property
     def is_settled(self) -> bool:
-        """True if frequent questions no longer improve the bound on this clock."""
+        """True if frequent questions do not improve the bound on this clock any more."""
         return len(self.trips) - self.shortest_at >= RECENT
 
     def ahead_ns(self) -> int:
@@ -220,7 +223,8 @@ class Hosts:
         return True
 
     def dismiss(self, nodes: Iterable[str], why: str) -> None:
-        """Tell workers that their history is not wanted. They log `why` when they leave."""
+        """Send workers the message that the leader does not want their history. The workers log
+        `why` when they leave."""
         for node in list(nodes):
             self._runner.send_message(TAKEN, {"why": why}, node)
 
@@ -363,7 +367,8 @@ class Hosts:
             self._give_up(node)
 
     def _give_up(self, node: str) -> None:
-        """Ignore a lost worker from now on. If the worker comes back, it gets the reason."""
+        """Ignore a lost worker from now on. If the worker comes back, it gets the reason in a
+        message."""
         host = self.known.get(node)
         if host is not None:
             host.closed = True
@@ -399,7 +404,7 @@ class Hosts:
     def _bring(self, ending: Ending, node: str, buckets: int, fold: Fold) -> None:
         """Fetch all files of one worker. If one file fails, keep none.
 
-        `fold`: an empty fold. If it cannot be merged with the worker's fold, the files fail.
+        `fold`: an empty fold. If it cannot be merged with the worker's fold, no file is kept.
         """
         host = self.known[node]
         folder = self._folder

@@ -4,13 +4,12 @@ packed records of all or some resources → the leader's folder*.
 - A hash of a resource's number puts the resource into one of `BUCKETS`. The hash is the same on
   every host.
 - Workers send the records of the first buckets. They send all buckets if every host stays within
-  its budget. Otherwise they send only as many buckets as fit for the busiest host. The first bucket
-  that is not empty is always sent. Resource 0 is the busiest resource under every skew, and it is
-  in the first bucket.
-- A packed record holds each time as its distance to the time before it in the same record. All
-  first bytes of a column come first, then all second bytes, and so on. zlib compresses them at
-  level 1. Distances to the previous record did not improve the ratio. The budget counts packed
-  bytes.
+  its budget. Otherwise they send as many buckets as the busiest host's budget allows. The first
+  bucket that is not empty is always sent. Resource 0 is the busiest resource under every skew, and
+  it is in the first bucket.
+- A packed record holds each time as its distance to the previous time in the same record. All first
+  bytes of a column come first, then all second bytes, and so on. zlib compresses the bytes at level
+  1. Distances to the previous record did not improve the ratio. The budget counts packed bytes.
 - Data from another host is not trusted. A block states its size and may not be larger. pickle is
   not used.
 """
@@ -40,7 +39,7 @@ from bench.measure.section import decoded
 from bench.scenario import Scenario
 
 BUCKETS = 1_024
-# The most bytes that one host may send for each second of the run.
+# For each second of the run, one host may send at most this many bytes.
 BYTES_PER_S = 1_000_000
 # This variable sets another budget.
 BUDGET_VARIABLE = "LOCKBENCH_BYTES_PER_S"
@@ -62,8 +61,8 @@ _WIDTHS = {"history": len(RECORD_FIELDS), LOST: 2}
 class Led:
     """The leader's decisions about a run.
 
-    `window_ns`: the measured window on the leader's clock. `buckets`: the number of buckets whose
-    records the leader fetched.
+    `window_ns`: the measured window on the leader's clock. `buckets`: the leader fetched the
+    records of this many buckets.
     """
 
     window_ns: tuple[int, int]
@@ -76,7 +75,7 @@ def buckets_of(resources: Integers) -> Integers:
 
 
 def budget_per_s() -> float:
-    """Return the number of packed bytes that one host may send for each second of the run.
+    """Return how many packed bytes one host may send for each second of the run.
 
     Raises UsageError if the environment variable is not a positive number.
     """
@@ -90,8 +89,8 @@ def budget_per_s() -> float:
 
 
 # The size of packed records is known only after packing, and packing takes time. So the first guess
-# uses the best expected ratio. Every further guess uses the ratio that was just measured, plus 2 %,
-# so that the next try most likely fits. After TRIES guesses without success no record is sent.
+# uses the best expected ratio. Every further guess uses the ratio that was just measured, plus 2 %.
+# So the next try most likely fits. After TRIES guesses without success no record is sent.
 def fitting(sizes: Integers, budget: float, packed: Callable[[int], int]) -> int:
     """Return how many buckets fit into the budget of packed bytes.
 
@@ -112,7 +111,7 @@ def fitting(sizes: Integers, budget: float, packed: Callable[[int], int]) -> int
 def chosen(fits: Sequence[int], counts: Sequence[Sequence[int]]) -> int:
     """Return how many buckets the workers send.
 
-    `fits`: how many buckets fit for each worker. `counts`: the number of records of each worker, by
+    `fits`: how many buckets fit for each worker. `counts`: how many records each worker has in each
     bucket.
     """
     filled = np.flatnonzero(np.sum(np.array(counts, np.int64).reshape(-1, BUCKETS), axis=0))
@@ -121,9 +120,9 @@ def chosen(fits: Sequence[int], counts: Sequence[Sequence[int]]) -> int:
 
 
 # The times of one record are close together. So the distance between two times has mostly zeros in
-# its upper bytes. In rows these zeros are between other bytes. So the bytes are sorted by column
-# and by place: all first bytes, then all second bytes. In this order zlib finds long runs. A time
-# of 0 means that the event did not happen. It makes large distances, which int64 holds exactly.
+# its upper bytes. In a row, other bytes separate these zeros. So the bytes are sorted by column and
+# by place: all first bytes, then all second bytes. In this order zlib finds long runs. A time of 0
+# means that the event did not happen. Such a time makes large distances, which int64 holds exactly.
 # `unpack` reverses these steps, so the two functions must change together.
 def pack(words: Integers) -> bytes:
     """Return at most `MOST_ROWS` rows of int64 as one block."""
@@ -165,7 +164,7 @@ def unpack(path: Path, width: int) -> Iterator[Integers]:
 
 
 def fold_here(workdir: Path, who: Who, scenario: Scenario, window: Window) -> Integers:
-    """Write the fold of all records for the leader. Return the number of records by bucket."""
+    """Write the fold of all records for the leader. Return how many records each bucket has."""
     total = Fold(scenario, window)
     counts = np.zeros(BUCKETS, np.int64)
     for _, pieces, _, _ in read_pieces(workdir):

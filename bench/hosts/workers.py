@@ -24,7 +24,7 @@ Clocks = Mapping[tuple[int, int], Clock]
 class FarCounts:
     """The counts that workers on other hosts made themselves.
 
-    `buckets`: the number of buckets whose records the leader fetched.
+    `buckets`: the leader fetched the records of this many buckets.
     """
 
     folds: Mapping[Who, SumsState] = field(default_factory=dict)
@@ -43,7 +43,7 @@ class FarCounts:
 
     @property
     def left(self) -> Counter[Who]:
-        """The number of records of each worker that the leader left out on purpose.
+        """For each worker, how many records the leader left out on purpose.
 
         These records do not count as missing evidence.
         """
@@ -58,14 +58,14 @@ class FarCounts:
 
     @property
     def leases(self) -> Counter[int]:
-        """The number of leases that each worker was granted."""
+        """How many leases each worker was granted."""
         counts = Counter[int]()
         for (worker, _), fold in self.folds.items():
             counts[worker] += fold.numbers["totals"]["acquired"]
         return counts
 
     def ratio(self, judged: int) -> float:
-        """Return the share of all leases that was judged. `judged`: the number of judged leases."""
+        """Return which share of all leases was judged. `judged`: how many leases were judged."""
         return 1.0 if self.whole else min(judged / max(self.leases.total(), 1), 1.0)
 
 

@@ -1,9 +1,9 @@
 """Targets of the environment: *LOCKBENCH_TARGETS, or the file that LOCKBENCH_TARGETS_FILE names →
 URLs, and the name of the variable*.
 
-Rules: URLs hold passwords. Every user of the machine can read a command line. Other users cannot
-read a variable, or a file that only its owner may read. --target overrides both variables, and both
-variables override a scenario's file. Every refusal names the variable.
+Rules: URLs hold passwords. Every user of the machine can read a command line. Other users can read
+neither a variable nor a file that only its owner may read. --target overrides both variables, and
+both variables override a scenario's file. Every refusal names the variable.
 """
 
 import re
@@ -59,7 +59,8 @@ def targets_of(environ: Mapping[str, str]) -> tuple[list[str], str]:
 
 
 def exposed_file(environ: Mapping[str, str], urls: Sequence[str]) -> str:
-    """Return a warning with its cure if other users may read passwords in the file of `urls`.
+    """Return a warning if other users may read passwords in the file of `urls`. The warning names
+    the cure.
 
     Otherwise return "".
     """

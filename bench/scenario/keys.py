@@ -34,7 +34,7 @@ from lockcore.bench import shown
 
 # These scenarios are part of the package, so an installed lockbench has them, too.
 READY = Path(__file__).parents[1] / "scenarios"
-# If an option names a source of instances, it replaces the other source in the file.
+# If an option names a source of instances, this source replaces the other source in the file.
 _REPLACES = {"targets": ("instances", "fsync"), "instances": ("targets",)}
 _DAY_MS = 86_400_000.0
 _TOML_KEY = re.compile(r"""\s*(?:([\w.'" -]*?[\w'"])\s*=|(\[+[^\]]+\]+))""")
@@ -57,7 +57,8 @@ class KeyKind:
 
 
 def of_type(metavar: str, kind: object, description: str, *, flag: bool = False) -> KeyKind:
-    """Return the KeyKind of a type, `kind`. A refusal describes valid values by `description`."""
+    """Return the KeyKind of the type `kind`. In a refusal, `description` describes the valid
+    values."""
 
     def parse(raw: object) -> object:
         try:
@@ -144,8 +145,8 @@ class ScenarioKey:
 
     @property
     def option(self) -> str:
-        """The option of the key, such as `--retry-window`. The option of a list is in the singular
-        and can be repeated."""
+        """The option of the key, such as `--retry-window`. If the value is a list, the option's
+        name is in the singular, and the option can be repeated."""
         name = self.name.removesuffix("s") if self.kind.many else self.name
         return "--" + name.replace(".", "-").replace("_", "-")
 
@@ -179,7 +180,7 @@ class Retry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """The servers, callers and requests of a run. Without `rate_per_s` it is a closed loop."""
+    """The servers, callers and requests of a run. Without `rate_per_s` the run is a closed loop."""
 
     recipe: Annotated[
         str, WORD, "redlock", says("the lock under test (`lockbench recipes` lists all)")
@@ -253,7 +254,7 @@ class Workload:
 class Scenario(Workload):
     """The complete description of one run, with all defaults filled in.
 
-    It adds the settings of the lock and the faults to the workload.
+    A scenario adds the lock's settings and the faults to the workload.
     """
 
     ttl_ms: Annotated[
@@ -424,8 +425,8 @@ def document_of(path: Path) -> dict[str, object]:
 def _wrong_toml(path: Path, text: str, error: str) -> str:
     """Return one sentence about the error in the text.
 
-    tomllib itself gives only a line number. For a key that is given twice, the sentence also names
-    the key.
+    tomllib itself gives only a line number. If a key appears twice, the sentence also names the
+    key.
     """
     lines = text.split("\n")
     position = re.search(r"at line (\d+)", error)

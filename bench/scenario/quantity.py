@@ -60,7 +60,7 @@ class Skew:
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """A pause of `ms` at a pause point of a recipe, in a `share` (0…1) of the passes."""
+    """A pause of `ms` at a pause point of a recipe. A `share` (0…1) of the passes pauses."""
 
     point: Annotated[str, says("of the recipe")]
     ms: Annotated[float, says("how long")]
@@ -71,7 +71,8 @@ class Pause:
 class Fault:
     """One injected fault of a `kind` on a `target`.
 
-    It begins `at_ms` after the start of the measured window and lasts `for_ms` (None: to the end).
+    The fault begins `at_ms` after the start of the measured window and lasts `for_ms` (None: to the
+    end).
     """
 
     kind: Annotated[str, says("what is done")]
