@@ -159,7 +159,8 @@ IGNORED = (
 REFUSED: Mapping[str, str] = {
     "ssl|tls": "write rediss:// for TLS, or redis:// for no TLS",
     "ssl_.*ocsp.*": "lockcore cannot check OCSP; leave the option out",
-    "host|port|path|unix_socket_path": "write this value before the question mark, as in redis://host:port",
+    "host|port|path|unix_socket_path": "write this value before the question mark, as in "
+    "redis://host:port",
     ".*sentinel.*|(master|service)_name": "Redlock needs the instances themselves, not a Sentinel",
 }
 
