@@ -106,8 +106,8 @@ def message_of(
         (
             "print('x.py:3: warning: slow')",
             FileNotFoundError(2, "No such file or directory", "/no/cc"),
-            "there is no C compiler /no/cc; install gcc or clang, or name one in CC, and "
-            "build again",
+            "the C compiler /no/cc was not found; install gcc or clang, or name a compiler in "
+            "CC, and build again",
         ),
         (
             "pass",
@@ -159,7 +159,7 @@ def test_a_compiler_that_is_not_there_is_named(
         subprocess.run([os.environ["CC"], "-c", "x.c"], check=True)
 
     assert message_of(build, caplog, compiles).startswith(
-        "there is no C compiler /no/such/cc; install gcc or clang"
+        "the C compiler /no/such/cc was not found; install gcc or clang"
     )
 
 
