@@ -156,9 +156,7 @@ def test_an_error_while_an_answer_is_handled_is_that_instances_too(
     round_ = fleet.release(fleet.won())
     with monkeypatch.context() as struck:
         struck.setattr(ReleaseRound, "judge", lambda self: next(iter(())))
-        with pytest.raises(
-            ProtocolError, match=r"host:7000 sent bytes that lockcore cannot read \(StopIteration"
-        ):
+        with pytest.raises(ProtocolError, match=r"host:7000 sent unreadable bytes \(StopIteration"):
             fleet.reply(0, ZERO)
     fleet.detach(0)
     fleet.reply_all(ONE, of=[1, 2])
