@@ -195,7 +195,7 @@ def _line(key: ScenarioKey) -> str:
         'eval "$(lockbench completion bash)"',
         "lockbench completion fish > lockbench.fish",
         note=(
-            "To complete in every new shell, put the first line into ~/.bashrc (bash) "
+            "For completion in every new shell, add the first line to ~/.bashrc (bash) "
             "or ~/.zshrc (zsh)."
         ),
     ),

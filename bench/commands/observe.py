@@ -40,7 +40,7 @@ from bench.screen import note
     metavar="PATH",
     help=(
         "the OpenTelemetry Collector between lockbench and Prometheus; none starts no "
-        "collector  [the one on PATH]"
+        "collector  [the collector on PATH]"
     ),
 )
 @click.option("--stay", is_flag=True, help="keep Prometheus running after the run, until Ctrl-C")

@@ -140,8 +140,8 @@ def _runs(stored: Sequence[tuple[Answer[Any], Document]], names: Sequence[str]) 
     for (answer, result), name in zip(stored, names, strict=True):
         if not isinstance(result, RunResult):
             raise UsageError(
-                f"{name} is a result of lockbench {answer.kind}, and only results "
-                "of lockbench run can stand side by side; leave this one out"
+                f"{name} is a result of lockbench {answer.kind}, but a side-by-side "
+                "page needs results of lockbench run; leave this result out"
             )
         runs.append(result)
     return runs

@@ -67,7 +67,7 @@ _TOLD = ("allow_missing", "allow_skipped", "name", "more")
     is_flag=True,
     help="keep the record beside the result, so that `report --judge` can judge the record again",
 )
-@click.option("--csv", metavar="FILE", type=PLACE, help="append one line per run to this table")
+@click.option("--csv", metavar="FILE", type=PLACE, help="append one line per run to this CSV file")
 @hosts_options
 @run_options("run")
 def run(scenario: Path | None, repeat: int, **values: Any) -> int:
@@ -86,7 +86,9 @@ def run(scenario: Path | None, repeat: int, **values: Any) -> int:
     of_one = {"markdown": outputs.markdown, "junit": outputs.junit, "json": outputs.as_json}
     for name, value in of_one.items():
         if value:
-            reason = "needs a single run; leave it out, and give the folder to compare or report"
+            reason = (
+                "is only for one run; remove this option, then give the folder to compare or report"
+            )
             raise UsageError(f"option --{name}: {reason}")
     return _repeated(requested, repeat, outputs, values)
 

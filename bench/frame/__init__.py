@@ -74,7 +74,7 @@ def _why(error: Exception) -> str:
     if package not in ("", "bench", "lockcore"):
         return f"the package {package} is missing; install lockbench with the extra [run]"
     saved = _save_traceback(error)
-    return f"lockbench itself has a fault ({type(error).__name__}); {saved}; please report it"
+    return f"lockbench has an internal fault ({type(error).__name__}); {saved}; please report it"
 
 
 def _leave_interrupted() -> NoReturn:

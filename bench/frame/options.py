@@ -228,7 +228,7 @@ def result_options(kind: str, shown: str = "tables") -> Decorator:
             "--json",
             "as_json",
             is_flag=True,
-            help="print the result as JSON on stdout, and nothing else there",
+            help="print only the result on stdout, as JSON",
         ),
         click.option("--quiet", is_flag=True, help=f"no progress and no {shown}"),
     )
@@ -289,7 +289,7 @@ def environment_targets(*, quiet: bool) -> list[str]:
     """
     urls, variable = targets_of(os.environ)
     if urls and not quiet:
-        note(f"lockbench: {len(urls)} target{'s'[: len(urls) > 1]} of {variable}")
+        note(f"lockbench: {len(urls)} target{'s'[: len(urls) > 1]} from {variable}")
     if exposed := exposed_file(os.environ, urls):
         note(f"lockbench: {exposed}")
     return urls

@@ -131,7 +131,7 @@ def report_beside(result: Stored, answer: Answer[Stored], stored: Path | None) -
         return write_report(answer.page(result, str(stored)), stored)
     except Exception as error:  # noqa: BLE001
         # After any error of the page, the result must still be shown.
-        fault = f"the report itself has a fault ({type(error).__name__}: {error}); please report it"
+        fault = f"the report code has a fault ({type(error).__name__}: {error}); please report it"
         why = str(error) if isinstance(error, BenchError) else fault
     note(f"lockbench: report.html was not written: {why}")
     return None

@@ -147,13 +147,13 @@ def _order(result: RunResult) -> Iterator[Bound]:
             f"fleet.instances.{number}.index", facts.index, number, number, "places in the list"
         )
     if disk:
-        yield Bound("fleet.fdatasync_s.p50_s", disk.p50_s, 0, disk.max_s, "its largest sample")
+        yield Bound("fleet.fdatasync_s.p50_s", disk.p50_s, 0, disk.max_s, "the largest sample")
         yield Bound(
             "fleet.fdatasync_s.p99_s",
             disk.p99_s,
             disk.p50_s,
             disk.max_s,
-            "its p50 and its largest sample",
+            "the p50 and the largest sample",
         )
 
 
@@ -226,7 +226,7 @@ def _votes(result: RunResult) -> Iterator[Bound]:
             attempts.mean,
             1,
             attempts.max or inf,
-            "rounds, of which each lease has at least one,",
+            "the rounds (at least one per lease)",
         )
         yield Bound("attempts.max", attempts.max, 1, attempts.total, "all rounds")
 
@@ -364,7 +364,7 @@ def _unlike_slices(result: RunResult) -> Iterator[str]:
         *astuple(over.acquire),
     ]
     if any(len(row) != len(over.start_s) for row in rows):
-        yield "over_time has rows whose length differs from the number of slices"
+        yield "some rows of over_time do not have one value for each time slice"
         return
     lead = sum(start < 0 for start in over.start_s)
     sums = {
@@ -394,7 +394,7 @@ def _unlike_generator(result: RunResult, histograms: dict[str, Histogram]) -> It
     if own.verdict == "INVALID":
         return
     if own.gap_s > MOST_SHARE * result.duration_s * (1 + CLOSE):
-        yield f"generator is {own.verdict}, although a load process was away for {own.gap_s:.2f} s"
+        yield f"generator is {own.verdict}, but a load process did not run for {own.gap_s:.2f} s"
     ratio = own.littles_law_ratio
     callers = scenario.users >= LITTLE_USERS and scenario.rate_per_s is None
     if callers and ratio is not None and abs(ratio - 1) > 2 * LITTLE_TOLERANCE:

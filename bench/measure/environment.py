@@ -35,29 +35,36 @@ _SOURCE = Path(__file__).resolve().parents[2]
 class Environment(Section, frozen=True, kw_only=True):
     """This machine, Python, the packages and the commit. A value of null is unknown."""
 
-    cpu_model: Annotated[str | None, says("the processor's name")] = None
-    cores: Annotated[Count | None, says("logical cores of the machine")] = None
+    cpu_model: Annotated[str | None, says("name of the processor")] = None
+    cores: Annotated[Count | None, says("number of logical cores of the machine")] = None
     usable_cores: Annotated[
-        Amount | None, says("cores that this process may use, by its affinity and its CPU quota")
+        Amount | None, says("number of cores that affinity and CPU quota allow this process to use")
     ] = None
-    memory_bytes: Annotated[Count | None, says("main memory")] = None
-    kernel: Annotated[str, says("release of the kernel")] = ""
-    system: Annotated[str, says("operating system, kernel and architecture")] = ""
-    boot_id: Annotated[str | None, says("an id that changes at each start of the machine")] = None
-    python: Annotated[str, says("implementation and version")] = ""
+    memory_bytes: Annotated[Count | None, says("size of the machine's main memory")] = None
+    kernel: Annotated[str, says("release of the operating system's kernel")] = ""
+    system: Annotated[
+        str, says("name of the operating system, the kernel and the architecture")
+    ] = ""
+    boot_id: Annotated[
+        str | None, says("id of the machine's current boot; each boot gives a new id")
+    ] = None
+    python: Annotated[str, says("Python implementation and version")] = ""
     packages: Annotated[
-        dict[str, str | None], says("version of each package; null if it is not installed")
+        dict[str, str | None], says("version of each package; null if the package is not installed")
     ]
     lockcore: Annotated[
         str,
         says(
-            "compiled: the pure modules of lockcore run as machine code; source: they run as Python"
+            "compiled if the pure modules of lockcore run as machine code; source if they run as "
+            "Python"
         ),
     ] = "source"
     git_commit: Annotated[
-        str | None, says("commit of lockbench's source; null outside a git checkout")
+        str | None, says("git commit of lockbench's source; null outside a git checkout")
     ] = None
-    git_dirty: Annotated[bool | None, says("true if the source differs from the commit")] = None
+    git_dirty: Annotated[
+        bool | None, says("true if lockbench's source differs from the git commit")
+    ] = None
 
     @property
     def cores_text(self) -> str:
@@ -112,8 +119,9 @@ def slower_core() -> str:
     if _core() == "compiled" or (_SOURCE / "pyproject.toml").exists():
         return ""
     return (
-        "slower, because the installation could not compile it; install a C compiler and Python's "
-        "headers, and then install lockbench again (pip install --force-reinstall --no-deps)"
+        "the lock is slower, because the installation could not compile lockcore; install a C "
+        "compiler and Python's headers, and then install lockbench again (pip install "
+        "--force-reinstall --no-deps)"
     )
 
 

@@ -44,7 +44,7 @@ def row_verdict(*, holds: bool, broken: bool, preconditions: Preconditions) -> R
 def unmet(preconditions: Preconditions) -> str | None:
     """Return a text that names the false preconditions, or None if all preconditions are true."""
     missing = [sentence for sentence, met in preconditions.items() if not met]
-    return f"did not come about: {'; '.join(missing)}" if missing else None
+    return f"these preconditions were not met: {'; '.join(missing)}" if missing else None
 
 
 def conclude_rows(

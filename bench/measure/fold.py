@@ -310,8 +310,8 @@ def _failures(outcomes: Counts) -> list[str]:
         if number
     )
     return [
-        f"{sum(lost.values()) / acquires:.1%} of acquires failed ({kinds}); thresholds count them "
-        "as infinitely long, and the table lists them separately"
+        f"{sum(lost.values()) / acquires:.1%} of acquires failed ({kinds}); thresholds count "
+        "failed acquires as infinitely long, and the table lists failed acquires separately"
     ]
 
 

@@ -195,7 +195,7 @@ def with_gaps(
     )
     if most_ns > MOST_SHARE * window.span_ns:
         reason = (
-            f"load process {who[0]} (pid {who[1]}) was away for {most_ns / NS_PER_S:.2f} s of "
+            f"load process {who[0]} (pid {who[1]}) did not run for {most_ns / NS_PER_S:.2f} s of "
             f"{window.duration_s:.2f} s (stopped, throttled or frozen); at most {MOST_SHARE:.0%} "
             "is allowed"
         )
@@ -219,8 +219,8 @@ def gap_warnings(generator: GeneratorHealth) -> Iterator[str]:
     """Yield a warning for the reader of a run with gaps."""
     if generator.gap_s and generator.verdict != "INVALID":
         yield (
-            f"a load process was away for {generator.gap_s:.2f} s of the window (stopped, "
+            f"a load process did not run for {generator.gap_s:.2f} s of the window (stopped, "
             f"throttled or frozen). The rates exclude this time. {generator.gap_operations:,} "
-            f"acquires touched it ({generator.gap_failures:,} failed), and no limit fails "
-            "because of them"
+            f"acquires were affected ({generator.gap_failures:,} failed), and no limit fails "
+            "because of these acquires"
         )

@@ -141,7 +141,7 @@ class Histogram:
         bounds = (hdr.lowest_trackable_value, hdr.highest_trackable_value, hdr.significant_figures)
         if bounds != (1, HIGHEST_NS, DIGITS):
             raise ValueError(
-                "the HDR histogram does not have the bounds 1 ns … 1 hour and three digits"
+                "the histogram must cover 1 ns to 1 hour with three significant digits"
             )
         histogram = cls()
         histogram.counts[:] = np.ctypeslib.as_array(hdr.counts).astype(np.int64)
@@ -236,20 +236,20 @@ class Sums:
             state.numbers.keys() != self.numbers.keys()
             or state.histograms.keys() != self.histograms.keys()
         ):
-            raise ValueError("this is not a partial result of this lockbench")
+            raise ValueError("the partial result is of another lockbench version")
         for section, counts in state.numbers.items():
             whole = all(name.removeprefix("-").isdecimal() for name in counts)
             if counts.keys() != self.numbers[section].keys() and not (
                 section in self._free and whole
             ):
                 raise ValueError(
-                    f"this is not a partial result of this lockbench: its {section} differs"
+                    f"the partial result is of another lockbench version: section {section} differs"
                 )
             self.add(section, counts)
         for name, (text, sum_ns, max_ns) in state.histograms.items():
             if min(sum_ns, max_ns) < 0:
                 raise ValueError(
-                    f"this is not a partial result of this lockbench: its histogram {name} differs"
+                    f"the partial result is damaged: histogram {name} has a negative value"
                 )
             self.histograms[name].merge(Histogram.decode(text, sum_ns, max_ns))
         self.longest_ns = max(self.longest_ns, state.longest_ns)

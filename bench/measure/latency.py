@@ -46,7 +46,7 @@ class Percentiles(Section, frozen=True, kw_only=True):
     p9999: Annotated[
         Amount | None, says("99.99 % of the samples are at most this value", label="p99.99")
     ] = None
-    max: Annotated[Amount | None, says("largest sample; null without samples")] = None
+    max: Annotated[Amount | None, says("the largest sample; null if there are no samples")] = None
 
     def contradictions(self) -> Iterator[str]:
         """Yield a sentence for each percentile that is larger than the next higher percentile."""
@@ -66,7 +66,7 @@ class Latency(Percentiles, frozen=True, kw_only=True):
     """
 
     count: Annotated[Count, says("number of samples")]
-    mean: Annotated[Amount | None, says("arithmetic mean; null without samples")]
+    mean: Annotated[Amount | None, says("the mean of the samples; null if there are no samples")]
 
     @classmethod
     def of(cls, histogram: Histogram, unit_ns: float = 1e9) -> Self:
@@ -99,11 +99,11 @@ class AllAcquires(Percentiles, frozen=True, kw_only=True):
     An infinite percentile is null, because JSON has no infinity.
     """
 
-    count: Annotated[Count, says("all acquires")]
-    failed: Annotated[Count, says("acquires that did not get the lock")]
+    count: Annotated[Count, says("number of acquires, failed acquires included")]
+    failed: Annotated[Count, says("number of acquires that did not get the lock")]
     infinite: Annotated[
         tuple[Figure, ...],
-        says("percentiles that at least ten failed acquires reach, and max if one failed"),
+        says("names of the figures that are infinite because acquires failed, such as p99 or max"),
     ]
 
     def value_of(self, name: str) -> object:
@@ -127,7 +127,7 @@ class Latencies(Section, frozen=True, kw_only=True):
     acquire: Annotated[
         Latency,
         says(
-            "successful acquires, from the intended start until acquire returned",
+            "duration of successful acquires, from the intended start until acquire returned",
             shown="table curve several:count,mean",
             note="from the intended start",
         ),
@@ -135,7 +135,7 @@ class Latencies(Section, frozen=True, kw_only=True):
     acquire_all: Annotated[
         AllAcquires,
         says(
-            "all acquires; limits, compare and gate read this as acquire.p99",
+            "duration of all acquires; limits, compare and gate call its p99 acquire.p99",
             label="all",
             shown="table several:p50,p90,p99,p999,max compare:p50,p99",
             note="failed ones as ∞",
@@ -144,7 +144,8 @@ class Latencies(Section, frozen=True, kw_only=True):
     acquire_service: Annotated[
         Latency,
         says(
-            "successful acquires, from the actual start, so without the generator's queue",
+            "duration of successful acquires from the actual start, without delays of the "
+            "generator",
             label="service",
             shown="table",
             note="from the actual start",
@@ -153,7 +154,7 @@ class Latencies(Section, frozen=True, kw_only=True):
     acquire_failed: Annotated[
         Latency,
         says(
-            "failed acquires, from the intended start; they count as misses of an SLO",
+            "duration of failed acquires, from the intended start; an SLO counts each as a miss",
             label="failed",
             shown="table curve",
             note="gave up",
@@ -162,14 +163,14 @@ class Latencies(Section, frozen=True, kw_only=True):
     release: Annotated[
         Latency,
         says(
-            "the time from before the release was sent until it returned",
+            "the time from the sending of a release until the release call returned",
             shown="table curve several:p50,p99 compare:p50",
         ),
     ]
     handoff: Annotated[
         Latency,
         says(
-            "the time from a release to the next grant, while another caller waits",
+            "the time from a release to the next grant, if another caller was waiting",
             label="hand-off",
             shown="table curve several:p50,p99 compare:p50",
             note="release sent → next grant",
@@ -181,7 +182,7 @@ class Latencies(Section, frozen=True, kw_only=True):
     ]
     wait: Annotated[
         Latency,
-        says("successful acquires: the time from the actual start until the attempt that won"),
+        says("the time from the start of an acquire to its successful attempt"),
     ]
 
 
@@ -191,7 +192,8 @@ class Waiting(Section, frozen=True, kw_only=True):
     jain: Annotated[
         Share | None,
         says(
-            "how evenly callers got leases (Jain's index); 1 is even; null without leases",
+            "Jain's fairness index of the leases per caller; 1 means equal shares; null if there "
+            "were no leases",
             label="Jain",
             unit="factor",
             shown="line",
@@ -199,25 +201,28 @@ class Waiting(Section, frozen=True, kw_only=True):
     ] = None
     longest_s: Annotated[
         Amount | None,
-        says("the longest acquire in the window, from its actual start", shown="line"),
+        says("duration of the longest acquire in the window, from its actual start", shown="line"),
     ] = None
     asked: Annotated[
-        Count | None, says("callers that wanted a lease in the window; null: older")
+        Count | None, says("callers that wanted a lease in the window; null in an older result")
     ] = None
     unserved: Annotated[
-        Count | None, says("callers that wanted a lease and got none; null: older")
+        Count | None, says("callers that wanted a lease but got none; null in an older result")
     ] = None
     wakeups: Annotated[
         Count,
         says(
-            "how often a turn passed from one process to another, over the whole run",
+            "how often one process gave its turn to another process in the whole run",
             label="turns passed between processes",
             shown="line",
         ),
     ] = 0
     polls: Annotated[
         Count,
-        says("repeated attempts and queries for the holder, over the whole run", shown="line"),
+        says(
+            "number of repeated attempts and of queries for the holder in the whole run",
+            shown="line",
+        ),
     ] = 0
 
 
@@ -378,31 +383,48 @@ class AcquireOverTime(Section, frozen=True, kw_only=True):
     """The latency of successful acquires, from the intended start. A percentile is null if fewer
     than ten samples lie beyond it."""
 
-    p50_s: Annotated[tuple[Amount | None, ...], says("half took no longer")]
-    p90_s: Annotated[tuple[Amount | None, ...], says("90 % took no longer")]
-    p99_s: Annotated[tuple[Amount | None, ...], says("99 % took no longer")]
-    max_s: Annotated[tuple[Amount | None, ...], says("the longest", label="slowest")]
+    p50_s: Annotated[
+        tuple[Amount | None, ...], says("50 % of the acquires in the slice took at most this long")
+    ]
+    p90_s: Annotated[
+        tuple[Amount | None, ...], says("90 % of the acquires in the slice took at most this long")
+    ]
+    p99_s: Annotated[
+        tuple[Amount | None, ...], says("99 % of the acquires in the slice took at most this long")
+    ]
+    max_s: Annotated[
+        tuple[Amount | None, ...],
+        says("duration of the longest acquire in the slice", label="slowest"),
+    ]
 
 
 class OverTime(Section, frozen=True, kw_only=True):
     """The figures of each time slice of the run, including the warm-up. An operation belongs to the
     slice of its intended start. The slices from 0 s on add up to `outcomes`."""
 
-    origin_ns: Annotated[int, says("start of the measured window, ns of CLOCK_MONOTONIC")]
-    slice_s: Annotated[Amount, says("width of a slice")]
+    origin_ns: Annotated[
+        int, says("start of the measured window, in nanoseconds of CLOCK_MONOTONIC")
+    ]
+    slice_s: Annotated[Amount, says("length of each time slice")]
     start_s: Annotated[
         tuple[float, ...],
-        says("the start of each slice, from the start of the window; below 0 is warm-up"),
+        says("start of each time slice, relative to the window; the warm-up has negative times"),
     ]
     granted: Annotated[
-        tuple[Count, ...], says("leases granted in the slice, even if their acquire began earlier")
+        tuple[Count, ...],
+        says("leases granted in each time slice, even if the acquire began in an earlier slice"),
     ]
-    outcomes: Annotated[dict[str, tuple[Count, ...]], says("acquires by outcome")]
-    split_votes: Annotated[tuple[Count, ...], says("rounds that were split votes")]
+    outcomes: Annotated[
+        dict[str, tuple[Count, ...]], says("number of acquires by outcome, for each time slice")
+    ]
+    split_votes: Annotated[tuple[Count, ...], says("number of split votes, for each time slice")]
     margin: Annotated[
-        dict[str, tuple[Count, ...]], says("leases by vote margin, counted when their round closed")
+        dict[str, tuple[Count, ...]],
+        says("leases by vote margin for each time slice, counted when the round closed"),
     ]
-    acquire: Annotated[AcquireOverTime, says("latency of acquired ones")]
+    acquire: Annotated[
+        AcquireOverTime, says("durations of the successful acquires, for each time slice")
+    ]
 
 
 def margin_names(instances: int) -> list[str]:

@@ -36,19 +36,25 @@ class Limits(Section, frozen=True, kw_only=True):
 
     cpu_quota_cores: Annotated[
         float | None,
-        says("cores that the CPU quota allows; null if there is no quota or it is unknown"),
+        says("number of cores that the CPU quota allows; null if no quota is known"),
     ] = None
-    periods: Annotated[Count | None, says("how many quota periods passed")] = None
+    periods: Annotated[
+        Count | None, says("number of periods of the CPU quota during the measurement")
+    ] = None
     throttled_periods: Annotated[
-        Count | None, says("periods in which the quota stopped this container")
+        Count | None, says("number of periods in which the CPU quota stopped this container")
     ] = None
     throttled_s: Annotated[
-        Amount | None, says("how long the quota stopped this container, summed over its cores")
+        Amount | None,
+        says("seconds for which the CPU quota stopped this container, summed over its cores"),
     ] = None
     steal_ratio: Annotated[
-        Share | None, says("share of this machine's CPU time that its host gave to others")
+        Share | None,
+        says("share of this machine's CPU time that the host gave to other machines (steal)"),
     ] = None
-    suspended_s: Annotated[Amount | None, says("how long the machine was suspended")] = None
+    suspended_s: Annotated[Amount | None, says("seconds for which the machine was suspended")] = (
+        None
+    )
 
     @property
     def throttled_ratio(self) -> float:
@@ -62,8 +68,8 @@ class Limits(Section, frozen=True, kw_only=True):
             quota = "" if self.cpu_quota_cores is None else f" of {self.cpu_quota_cores:g} cores"
             reasons.append(
                 f"the CPU quota{quota} throttled this container in {self.throttled_periods:,} of "
-                f"{self.periods:,} periods, so latencies and rates are unknown; give it more CPU, "
-                "or lower the load"
+                f"{self.periods:,} periods, so latencies and rates are unknown; give the "
+                "container more CPU, or lower the load"
             )
         if (self.suspended_s or 0.0) >= SUSPENDED_LEAST_S:
             reasons.append(

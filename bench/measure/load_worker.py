@@ -12,29 +12,53 @@ class LoadWorker(Section, frozen=True, kw_only=True):
     uses the leader's own clock.
     """
 
-    worker: Annotated[Count, says("its index")]
-    host: Annotated[str, says("name of its host")]
-    about: Annotated[str, says("versions of lockbench, Python and lockcore on the worker")]
+    worker: Annotated[Count, says("index of the load process")]
+    host: Annotated[str, says("name of the host on which the load process ran")]
+    about: Annotated[str, says("versions of lockbench, Python and lockcore in the load process")]
     phase: Annotated[
-        str, says("stopped: it reported its end; lost or running: its share is unknown")
+        str,
+        says(
+            "stopped means that the load process reported its end; lost or running: its end is "
+            "unknown"
+        ),
     ]
-    leases: Annotated[
-        Count, says("leases granted to this worker, among those with a record", shown="line")
-    ]
+    leases: Annotated[Count, says("number of recorded leases of this load process", shown="line")]
     cpu_ratio: Annotated[
-        Amount | None, says("of one core; null if it was not reported", label="CPU", shown="line")
+        Amount | None,
+        says(
+            "CPU use of the load process, in cores; null if the process did not report its CPU use",
+            label="CPU",
+            shown="line",
+        ),
     ] = None
-    lag_p99_s: Annotated[Amount | None, says("how late its scheduler ran", shown="line")] = None
-    same_clock: Annotated[bool, says("whether its times are exact times of the leader's clock")]
+    lag_p99_s: Annotated[
+        Amount | None,
+        says("99 % of the timers of this load process fired at most this late", shown="line"),
+    ] = None
+    same_clock: Annotated[bool, says("true if the load process used the same clock as the leader")]
     clock_error_s: Annotated[
         Amount | None,
         says(
-            "the error bound of its clock, at the median round trip", label="clock ±", shown="line"
+            "error bound of the process's clock, for a round trip of median length",
+            label="clock ±",
+            shown="line",
         ),
     ]
     clock_error_max_s: Annotated[
-        Amount | None, says("the largest error bound of its clock", label="at most", shown="line")
+        Amount | None,
+        says("the largest error bound of the process's clock", label="at most", shown="line"),
     ]
-    round_trip_s: Annotated[Amount | None, says("the shortest")]
-    round_trips: Annotated[Count, says("that bound its clock")]
-    clock_steps: Annotated[Count, says("how often nothing was known of its clock", shown="line")]
+    round_trip_s: Annotated[
+        Amount | None,
+        says("duration of the shortest round trip between the leader and the load process"),
+    ]
+    round_trips: Annotated[
+        Count, says("number of round trips that bound the error of the process's clock")
+    ]
+    clock_steps: Annotated[
+        Count,
+        says(
+            "how often the process's clock stepped, so that the error of the clock was unknown",
+            shown="line",
+        ),
+    ]

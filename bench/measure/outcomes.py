@@ -27,11 +27,19 @@ Counts = dict[str, int]
 class Outcomes(Section, frozen=True, kw_only=True):
     """Acquires by outcome."""
 
-    acquired: Annotated[Count, says("got the lock", higher_is_better=True)] = 0
-    contended: Annotated[Count, says("a quorum refused, because another caller holds the lock")] = 0
-    split_vote: Annotated[Count, says("grants and refusals made a quorum only together")] = 0
-    unreachable: Annotated[Count, says("a quorum was impossible")] = 0
-    too_late: Annotated[Count, says("a quorum granted, but no validity was left")] = 0
+    acquired: Annotated[Count, says("acquires that got the lock", higher_is_better=True)] = 0
+    contended: Annotated[
+        Count, says("acquires that a quorum refused, because another caller holds the lock")
+    ] = 0
+    split_vote: Annotated[
+        Count, says("acquires for which neither the grants nor the refusals alone made a quorum")
+    ] = 0
+    unreachable: Annotated[
+        Count, says("acquires for which too few instances answered to make a quorum")
+    ] = 0
+    too_late: Annotated[
+        Count, says("acquires that a quorum granted, but too late to leave any validity")
+    ] = 0
 
     @property
     def total(self) -> int:
@@ -45,49 +53,68 @@ class OutcomeShares(Section, frozen=True, kw_only=True):
     acquired: Annotated[
         Share | None,
         says(
-            "got the lock", shown="several compare", metric="acquire.success", higher_is_better=True
+            "acquires that got the lock",
+            shown="several compare",
+            metric="acquire.success",
+            higher_is_better=True,
         ),
     ] = None
     contended: Annotated[
-        Share | None, says("a quorum refused, because another caller holds the lock")
+        Share | None, says("acquires that a quorum refused, because another caller holds the lock")
     ] = None
-    split_vote: Annotated[Share | None, says("grants and refusals made a quorum only together")] = (
-        None
-    )
-    unreachable: Annotated[Share | None, says("a quorum was impossible")] = None
-    too_late: Annotated[Share | None, says("a quorum granted, but no validity was left")] = None
+    split_vote: Annotated[
+        Share | None,
+        says("acquires for which neither the grants nor the refusals alone made a quorum"),
+    ] = None
+    unreachable: Annotated[
+        Share | None, says("acquires for which too few instances answered to make a quorum")
+    ] = None
+    too_late: Annotated[
+        Share | None, says("acquires that a quorum granted, but too late to leave any validity")
+    ] = None
 
 
 class Releases(Section, frozen=True, kw_only=True):
     """Releases by outcome."""
 
-    released: Annotated[Count, says("a quorum still had the lease and deleted it")] = 0
-    gone: Annotated[Count, says("no longer ours")] = 0
-    unreachable: Annotated[Count, says("neither could be established")] = 0
+    released: Annotated[
+        Count, says("releases for which a quorum still had the lease and deleted the lease")
+    ] = 0
+    gone: Annotated[Count, says("releases for which a quorum no longer had the lease")] = 0
+    unreachable: Annotated[
+        Count, says("releases for which too few instances answered to know the outcome")
+    ] = 0
 
 
 class Votes(Section, frozen=True, kw_only=True):
     """The votes of the last round of each operation, as they were when the round closed."""
 
-    margin: Annotated[dict[str, Count], says("leases by vote margin (granted − quorum)")]
-    granted: Annotated[Count, says("the key was set")]
-    refused: Annotated[Count, says("the key is held")]
-    errored: Annotated[Count, says("a definite error reply", shown="line")]
+    margin: Annotated[
+        dict[str, Count],
+        says("leases by vote margin, which is the number of grants minus the quorum"),
+    ]
+    granted: Annotated[Count, says("votes of instances that set the key")]
+    refused: Annotated[Count, says("votes of instances on which another caller holds the key")]
+    errored: Annotated[Count, says("votes that were error replies of an instance", shown="line")]
     silent: Annotated[
-        Count, says("sent without a reply; the command may have taken effect", shown="line")
+        Count, says("commands that got no reply and may have taken effect", shown="line")
     ]
     absent: Annotated[
-        Count, says("not sent, because the instance was down, lagging or abstaining", shown="line")
+        Count,
+        says(
+            "commands that were not sent, because the instance was down, lagging or abstaining",
+            shown="line",
+        ),
     ]
-    undecided: Annotated[Count, says("votes still open when the record was last written")]
+    undecided: Annotated[Count, says("votes that were still open when the record was last written")]
 
 
 class SplitVotes(Section, frozen=True, kw_only=True):
     """The rounds in which probably nobody could win. One attempt alone cannot prove a split
     vote."""
 
-    count: Annotated[Count, says("rounds")]
-    ratio: Annotated[Share | None, says("rounds ÷ all rounds")]
+    count: Annotated[Count, says("number of rounds that were split votes")]
+    ratio: Annotated[Share | None, says("share of the rounds that were split votes")]
 
 
 def acquired(records: Records) -> NDArray[np.bool_]:

@@ -24,36 +24,43 @@ class OperationFacts(Section, frozen=True, kw_only=True):
     """
 
     intended_ns: Annotated[
-        int, says("when the schedule wanted the acquire to start (in a closed loop: start_ns)")
+        int, says("scheduled start of the acquire; in a closed loop the same as start_ns")
     ] = 0
     start_ns: Annotated[int, says("when the caller called acquire")]
     attempt_ns: Annotated[
-        int, says("just before the first command of the last sent attempt; 0 if none was sent")
+        int, says("time before the first command of the last attempt; 0 if no attempt was sent")
     ] = 0
-    granted_ns: Annotated[int, says("the clock reading that the validity check used")] = 0
-    valid_until_ns: Annotated[int, says("the end of the lease on our clock")] = 0
-    work_end_ns: Annotated[int, says("end of the protected work")] = 0
-    release_sent_ns: Annotated[int, says("before the release was sent")] = 0
-    release_replied_ns: Annotated[int, says("when release returned")] = 0
-    ended_ns: Annotated[int, says("when acquire returned, with any outcome")]
+    granted_ns: Annotated[
+        int, says("the time at which the client checked the validity of the lease")
+    ] = 0
+    valid_until_ns: Annotated[int, says("end of the lease, on the clock of the client")] = 0
+    work_end_ns: Annotated[int, says("time at which the protected work ended")] = 0
+    release_sent_ns: Annotated[int, says("time before the release was sent")] = 0
+    release_replied_ns: Annotated[int, says("time at which the release returned")] = 0
+    ended_ns: Annotated[int, says("time at which the acquire returned, with or without a lease")]
     resource: Annotated[int, says("index of the resource")]
-    caller: Annotated[int, says("index of the user over all workers")]
-    outcome: Annotated[str, says("of the acquire")]
+    caller: Annotated[int, says("index of the user; each user of the run has another index")]
+    outcome: Annotated[str, says("outcome of the acquire")]
     votes: Annotated[
         int,
         says(
-            "counts of granted, refused, errored, silent, absent, undecided, in one byte each "
-            "from the lowest; then 1 if some votes came after the record was written"
+            "votes of the last round, one byte per kind from the lowest: granted, refused, "
+            "errored, silent, absent, undecided; the next byte is 1 if votes came later"
         ),
     ] = 0
-    attempts: Annotated[int, says("rounds, plus the rounds that were split votes × 2^32")] = 0
-    owner: Annotated[int, says("64-bit digest of the owner token, as a signed integer")] = 0
-    sequence: Annotated[int, says("position of the operation in its worker's history, from 1")]
+    attempts: Annotated[
+        int, says("number of rounds, plus 2^32 times the number of split votes")
+    ] = 0
+    owner: Annotated[int, says("digest of the owner token, as a signed integer of 64 bits")] = 0
+    sequence: Annotated[
+        int, says("position of the operation in the history of its load process, from 1")
+    ]
     release_outcome: Annotated[
-        str, says("outcome of the release; none if there was no release")
+        str, says("outcome of the release; `none` if there was no release")
     ] = "none"
     reader: Annotated[
-        bool, says("true if other readers may hold the resource at the same time")
+        bool,
+        says("true if the caller is a reader, which may share the resource with other readers"),
     ] = False
 
     @classmethod

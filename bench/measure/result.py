@@ -29,22 +29,22 @@ class Document(Section, frozen=True, kw_only=True):
     """The first fields of every result. A value of null is not known or not applicable."""
 
     schema_version: Annotated[
-        Literal[1], says("version of the form of this document; readers refuse other versions")
+        Literal[1], says("version of this document's format; programs refuse other versions")
     ] = 1
-    kind: Annotated[str, says("the command that made it")]
-    id: Annotated[str, says("id of the run, which is part of its keys on the servers")]
-    command: Annotated[tuple[str, ...], says("as typed, without secrets")]
-    started_at: Annotated[str, says("UTC, ISO 8601")]
-    duration_s: Annotated[Amount, says("from beginning to end")]
-    environment: Annotated[
-        Environment, says("where the run happened: this machine, and the process that led the run")
+    kind: Annotated[str, says("the lockbench command that made this document")]
+    id: Annotated[
+        str, says("id of the run; the names of the run's keys on the servers contain this id")
     ]
-    verdict: Annotated[Verdict, says("the answer of the run, in one word")]
-    interrupted: Annotated[bool, says("true if the run was stopped early")] = False
-    seed: Annotated[int | None, says("the seed of all random choices")] = None
-    warnings: Annotated[
-        tuple[str, ...], says("facts that a reader of these figures must know")
-    ] = ()
+    command: Annotated[tuple[str, ...], says("the command line as typed, without secrets")]
+    started_at: Annotated[str, says("start of the command, in UTC and ISO 8601")]
+    duration_s: Annotated[Amount, says("seconds from the beginning to the end of the command")]
+    environment: Annotated[
+        Environment, says("machine and software of the process that led the run")
+    ]
+    verdict: Annotated[Verdict, says("verdict of the command, with its reasons")]
+    interrupted: Annotated[bool, says("true if the user stopped the command early")] = False
+    seed: Annotated[int | None, says("seed of all random choices")] = None
+    warnings: Annotated[tuple[str, ...], says("warnings about the figures of this document")] = ()
 
 
 def write_result(result: Document, folder: Path) -> Path:

@@ -66,11 +66,11 @@ class Rate(Section, frozen=True, kw_only=True):
     ]
     completed_per_s: Annotated[
         Amount | None,
-        says("acquires that returned in the window, with any outcome", higher_is_better=True),
+        says("acquires that returned in the window, successful or not", higher_is_better=True),
     ]
     sustained: Annotated[
         bool | None,
-        says("open loop: true if 99 % of the due work was done; otherwise a queue grew"),
+        says("open loop: true if 99 % of the due acquires were completed in the window"),
     ]
 
 
@@ -79,7 +79,7 @@ class Attempts(Latency, frozen=True, kw_only=True):
     lease."""
 
     total: Annotated[
-        Count, says("rounds of all operations in the window, failed operations included")
+        Count, says("total number of rounds in the window, with the rounds of failed acquires")
     ]
 
 
@@ -89,40 +89,55 @@ class Cost(Section, frozen=True, kw_only=True):
 
     commands_per_acquire: Annotated[
         Amount | None,
-        says("commands sent to all instances", label="commands", shown="line several compare"),
+        says(
+            "commands sent to all instances, per lease",
+            label="commands",
+            shown="line several compare",
+        ),
     ]
     round_trips_per_acquire: Annotated[
         Amount | None,
         says(
-            "rounds (one to all instances in parallel) and releases",
+            "rounds and releases per lease; a round asks all instances in parallel",
             label="trips",
             shown="line several",
         ),
     ]
     bytes_per_acquire: Annotated[
         Amount | None,
-        says("bytes sent to and received from all instances", label="bytes", shown="several"),
+        says(
+            "bytes sent to and received from all instances, per lease",
+            label="bytes",
+            shown="several",
+        ),
     ]
     client_cpu_us_per_cycle: Annotated[
         Amount | None,
-        says("CPU of the load processes", label="client CPU", shown="line several compare"),
+        says(
+            "CPU time of the load processes, per lease",
+            label="client CPU",
+            shown="line several compare",
+        ),
     ]
     server_cpu_us_per_cycle: Annotated[
-        Amount | None, says("CPU of all servers", label="server CPU", shown="line several compare")
+        Amount | None,
+        says(
+            "CPU time of all servers, per lease", label="server CPU", shown="line several compare"
+        ),
     ]
     beside_cpu_ratio: Annotated[
-        Amount | None, says("CPU of following and judging the run, in cores")
+        Amount | None, says("CPU that lockbench itself used to follow and judge the run, in cores")
     ] = None
 
 
 class LoadGap(Section, frozen=True, kw_only=True):
     """A time in which a load process was away: it neither ran nor waited for a core."""
 
-    worker: Annotated[Count, says("index of the process")]
-    pid: Annotated[Count, says("of the process")]
-    at_s: Annotated[float, says("when the gap began, from the start of the measured window")]
-    for_s: Annotated[Amount, says("how long the gap lasted")]
-    lost_s: Annotated[Amount, says("how long the process was away within the gap")]
+    worker: Annotated[Count, says("index of the load process")]
+    pid: Annotated[Count, says("id of the load process")]
+    at_s: Annotated[float, says("start of the gap, counted from the start of the measured window")]
+    for_s: Annotated[Amount, says("length of the gap")]
+    lost_s: Annotated[Amount, says("seconds during which this load process did not run")]
 
 
 class GeneratorHealth(Section, frozen=True, kw_only=True):
@@ -131,48 +146,60 @@ class GeneratorHealth(Section, frozen=True, kw_only=True):
     cpu_ratio: Annotated[
         Amount | None,
         says(
-            "CPU share of the busiest load process; from 0.9 on, the rate is a lower bound",
+            "CPU share of the busiest load process; at 0.9 or more, the rate is a lower bound",
             label="CPU",
             shown="line",
         ),
     ]
     scheduler_lag_p99_s: Annotated[
         Amount | None,
-        says("99 % of the timers fired at most this late", label="lag p99", shown="line"),
+        says(
+            "99 % of the timers in load processes fired at most this late",
+            label="lag p99",
+            shown="line",
+        ),
     ]
     timer_lateness_p99_s: Annotated[
-        Amount | None, says("99 % of waits for a due time ended at most this late")
+        Amount | None, says("99 % of the waits for an operation's due time ended at most this late")
     ] = None
     late_starts: Annotated[
-        Count, says("open loop: operations that the generator began late", shown="line")
+        Count,
+        says("open loop: number of operations that the load generator began late", shown="line"),
     ]
     queued_starts: Annotated[
-        Count, says("open loop: operations due while no caller was free", shown="line")
+        Count,
+        says("open loop: number of operations that were due when no caller was free", shown="line"),
     ]
     littles_law_ratio: Annotated[
         Amount | None,
         says(
-            "closed loop: callers at work or thinking, divided by users; must be 1",
+            "closed loop: average number of busy or thinking callers ÷ users; close to 1 if all "
+            "is well",
             label="Little",
             unit="factor",
             shown="line",
         ),
     ]
     verdict: Annotated[
-        GeneratorWord, says("INVALID: no figure counts; LATE, UNKNOWN: latencies are upper bounds")
+        GeneratorWord,
+        says("INVALID means that no figure counts; LATE and UNKNOWN make latencies upper bounds"),
     ]
     reason: Annotated[str | None, says("why the generator is not VALID; null if it is VALID")]
     gap_s: Annotated[
-        Amount, says("time away in the window of the load process that was away longest in total")
+        Amount, says("seconds of the window in which the most affected load process did not run")
     ] = 0.0
     gap_operations: Annotated[
         Count,
-        says("acquires that an absence of a load process delayed, or that were due soon after it"),
+        says("number of acquires during or soon after a time in which a load process did not run"),
     ] = 0
     gap_failures: Annotated[
-        Count, says("failed acquires among gap_operations; no limit fails because of them")
+        Count,
+        says("number of gap_operations that failed; no limit fails because of these acquires"),
     ] = 0
-    gaps: Annotated[tuple[LoadGap, ...], says("the longest gaps in order of time, at most 50")] = ()
+    gaps: Annotated[
+        tuple[LoadGap, ...],
+        says("the longest times in which a load process did not run, at most 50, in order of time"),
+    ] = ()
 
     def contradictions(self) -> Iterator[str]:
         """Yield a sentence if VALID has a reason, or if any other verdict has none."""
@@ -184,14 +211,16 @@ class Example(Section, frozen=True, kw_only=True):
     """One broken rule that the oracle found."""
 
     kind: Annotated[BrokenRule, says("the rule that was broken")]
-    at_ns: Annotated[int, says("when, on CLOCK_MONOTONIC")]
+    at_ns: Annotated[int, says("time of the fault, in nanoseconds of CLOCK_MONOTONIC")]
     blame: Annotated[
         str | None,
-        says("unsafe recipe, injected fault or unexplained; null if nothing was violated"),
+        says(
+            "cause of the violation: unsafe recipe, injected fault or unexplained; null without one"
+        ),
     ]
     operations: Annotated[
         tuple[OperationFacts, ...],
-        says("the operations involved; the culprit or the earlier comes first"),
+        says("the operations that broke the rule; the first one is the culprit, if there is one"),
     ]
 
 
@@ -199,15 +228,16 @@ class Holder(Section, frozen=True, kw_only=True):
     """The holders of one resource, with their times in µs from the start of the measured window."""
 
     resource: Annotated[Count, says("index of the resource")]
-    leases: Annotated[Count, says("leases that the oracle saw here, over the whole run")]
+    leases: Annotated[Count, says("number of leases of this resource in the whole run")]
     spans_us: Annotated[
-        tuple[tuple[int, int], ...], says("the times between which `rows` has all leases")
+        tuple[tuple[int, int], ...],
+        says("the time spans (begin, end) for which `rows` is complete"),
     ]
     rows: Annotated[
         tuple[tuple[int, int, int, int, int, int], ...],
         says(
-            "granted_us, end_us, valid_until_us, work_end_us, caller, fault (1 if the lease "
-            "overlaps another)"
+            "one row per lease: granted_us, end_us, valid_until_us, work_end_us, caller, fault "
+            "(1 if the lease overlaps another lease)"
         ),
     ]
 
@@ -215,68 +245,89 @@ class Holder(Section, frozen=True, kw_only=True):
 class SafetyReport(Section, frozen=True):
     """The safety verdict on the whole run. `reason` explains every verdict except SAFE."""
 
-    verdict: Annotated[SafetyWord, says("one word; the README of bench/safety explains it")]
-    reason: Annotated[str | None, says("the reason for VIOLATED, UNKNOWN or NOT TESTED")]
+    verdict: Annotated[
+        SafetyWord, says("the safety verdict: SAFE, VIOLATED, UNKNOWN or NOT TESTED")
+    ]
+    reason: Annotated[str | None, says("the reason for the verdict; null if the verdict is SAFE")]
     violations: Annotated[
-        Count, says("service_faults, under the name that thresholds use", shown="beside")
+        Count, says("the same number as service_faults; thresholds use this name", shown="beside")
     ] = 0
     service_faults: Annotated[
         Count,
         says(
-            "leases granted while `capacity` conflicting leases of the resource were valid",
+            "leases granted although all `capacity` places of the resource were validly taken",
             shown="table",
         ),
     ] = 0
     client_overstays: Annotated[
         Count,
-        says("clients that worked past their validity while another had the lease", shown="table"),
+        says(
+            "how often a client worked after its lease ended, while another client had a lease",
+            shown="table",
+        ),
     ] = 0
     granted_invalid: Annotated[
-        Count, says("grants accepted when their validity had already ended", shown="table")
+        Count, says("leases that were granted at or after their own end", shown="table")
     ] = 0
     foreign_deletes: Annotated[
-        Count, says("releases that removed another's lease", shown="table")
+        Count, says("releases that deleted the lease of another client", shown="table")
     ] = 0
     spurious_refusals: Annotated[
         Count,
-        says("refusals while at most `capacity` − 1 others can have held a key", shown="table"),
+        says(
+            "acquires refused although fewer than `capacity` other callers can have had a key",
+            shown="table",
+        ),
     ] = 0
     unexplained: Annotated[
         Count,
         says(
-            "violations without an unsafe recipe or an injected fault as their cause", shown="table"
+            "violations that neither an unsafe recipe nor an injected fault explains", shown="table"
         ),
     ] = 0
     contested_leases: Annotated[
-        Count, says("leases that another caller requested while they were valid", shown="table")
+        Count,
+        says(
+            "leases whose resource another caller requested while the lease was valid",
+            shown="table",
+        ),
     ] = 0
     tested_leases: Annotated[
         Count,
         says(
-            "leases during which another attempt was sent while all `capacity` places were taken",
+            "leases during which another caller sent an attempt while all `capacity` places were "
+            "taken",
             shown="table beside",
         ),
     ] = 0
     misreports: Annotated[
-        tuple[str, ...], says("impossible reports of the recipe, with their counts")
+        tuple[str, ...], says("impossible values that the recipe reported, each with its number")
     ] = ()
     judged_ratio: Annotated[
-        Share, says("share of the leases that were judged, chosen by resource; 1 means all")
+        Share,
+        says("share of the leases that were judged; 1 means all; whole resources are left out"),
     ] = 1.0
     upper_bound_95: Annotated[
         Share | None,
-        says("3 / tested_leases: 95 % sure, a smaller share is violated; null unless SAFE"),
+        says(
+            "upper bound (95 %) on the share of violated leases, 3 ÷ tested_leases; null unless "
+            "SAFE"
+        ),
     ] = None
     within_one_process: Annotated[
         bool,
         says(
-            "true if all callers of another package's recipe ran in one process, so a lock that "
-            "works only in one process looks safe"
+            "true if a recipe of another package ran in one process only; an in-process lock "
+            "then looks safe"
         ),
     ] = False
-    examples: Annotated[tuple[Example, ...], says("up to five findings of each kind")] = ()
+    examples: Annotated[tuple[Example, ...], says("up to five examples of each broken rule")] = ()
     holders: Annotated[
-        tuple[Holder, ...], says("some resources: violated ones first, then the hottest")
+        tuple[Holder, ...],
+        says(
+            "leases over time of some resources: violated resources first, then the busiest "
+            "resources"
+        ),
     ] = ()
 
     def contradictions(self) -> Iterator[str]:
@@ -308,10 +359,12 @@ class Exceptions(Section, frozen=True, kw_only=True):
     """The exceptions of the recipe over the whole run. A recipe must never raise."""
 
     raised: Annotated[
-        Count, says("exceptions of acquires, of releases and of the work that they started")
+        Count, says("number of exceptions in acquires, in releases and in tasks that they started")
     ] = 0
-    operations: Annotated[Count, says("acquires that were begun")] = 0
-    first: Annotated[str, says('the first one with file and line; "" if there is none')] = ""
+    operations: Annotated[Count, says("number of acquires that began")] = 0
+    first: Annotated[
+        str, says('the first exception, with file and line; "" if there was no exception')
+    ] = ""
 
     def contradictions(self) -> Iterator[str]:
         """Yield a sentence if the count and the first exception contradict each other."""
@@ -344,15 +397,22 @@ class Measured(Section, frozen=True, kw_only=True):
 class FleetFacts(Section, frozen=True, kw_only=True):
     """The servers that the run started or targeted, and the durability of their data."""
 
-    started: Annotated[bool, says("by lockbench; false if the user named them")]
+    started: Annotated[
+        bool, says("true if lockbench started the servers; false if the user named running servers")
+    ]
     server: Annotated[
-        ServerBinary | None, says("the program that was started; null for named targets")
+        ServerBinary | None,
+        says("the server program that lockbench started; null if the user named running servers"),
     ]
-    fsync: Annotated[str | None, says("the AOF policy it was started with; null for named targets")]
+    fsync: Annotated[
+        str | None,
+        says("AOF fsync policy of the started servers; null if the user named running servers"),
+    ]
     fdatasync_s: Annotated[
-        SyncLatency | None, says("the time of a sync on the servers' disk; null for named targets")
+        SyncLatency | None,
+        says("time of a sync on the servers' disk; null if the user named running servers"),
     ]
-    instances: Annotated[tuple[InstanceFacts, ...], says("what each instance is")]
+    instances: Annotated[tuple[InstanceFacts, ...], says("facts about each instance")]
 
     @property
     def servers_text(self) -> str:
@@ -389,34 +449,49 @@ class OwnFleet(Section, frozen=True, kw_only=True):
     """The servers of an experiment that starts all its servers. If the servers differ in a value,
     or the experiment did not read it, the value is null."""
 
-    started: Annotated[Literal[True], says("they were started for it")] = True
-    server: Annotated[ServerBinary, says("the program")]
-    fsync: Annotated[str | None, says("the AOF policy of the started servers")] = None
+    started: Annotated[Literal[True], says("always true: the experiment started the servers")] = (
+        True
+    )
+    server: Annotated[ServerBinary, says("the server program that was started")]
+    fsync: Annotated[str | None, says("AOF fsync policy of the started servers")] = None
     fdatasync_s: Annotated[
-        SyncLatency | None, says("seconds per append and fdatasync on this disk")
+        SyncLatency | None, says("duration of an append with fdatasync on the servers' disk")
     ] = None
-    instances: Annotated[tuple[InstanceFacts, ...], says("what each of them is")] = ()
+    instances: Annotated[
+        tuple[InstanceFacts, ...], says("facts about each instance of the experiment")
+    ] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class InfoDelta:
     """The difference between two readings of an instance's INFO."""
 
-    address: Annotated[str, says("host:port or socket path, without secrets")]
-    warning: Annotated[str | None, says("why there are no counters; null if there are")]
-    elapsed_s: Annotated[float, says("between the two")]
-    cpu_s: Annotated[float | None, says("CPU time of system and user, without forked children")] = (
-        None
-    )
-    commands_processed: Annotated[int | None, says("all commands")] = None
-    calls: Annotated[dict[str, int], says("calls by command; sub-commands like config|get")] = (
-        field(default_factory=dict)
-    )
-    expired_keys: Annotated[int | None, says("keys that expired")] = None
-    evicted_keys: Annotated[int | None, says("keys that it evicted because memory was full")] = None
+    address: Annotated[
+        str, says("address of the instance, without secrets: host:port or socket path")
+    ]
+    warning: Annotated[
+        str | None, says("why the counters are missing; null if the counters are present")
+    ]
+    elapsed_s: Annotated[float, says("seconds between the two readings of INFO")]
+    cpu_s: Annotated[
+        float | None, says("CPU time of the server (system and user), without forked children")
+    ] = None
+    commands_processed: Annotated[
+        int | None, says("number of commands that the server processed")
+    ] = None
+    calls: Annotated[
+        dict[str, int],
+        says("number of calls by command; a sub-command has a name such as config|get"),
+    ] = field(default_factory=dict)
+    expired_keys: Annotated[int | None, says("number of keys that expired")] = None
+    evicted_keys: Annotated[
+        int | None, says("number of keys that the server evicted because its memory was full")
+    ] = None
     aof: Annotated[
         dict[str, int | str],
-        says("increase of aof_delayed_fsync and aof_rewrites, and sizes and states at the end"),
+        says(
+            "AOF fields of INFO: the increase of the counters; the final value of sizes and states"
+        ),
     ] = field(default_factory=dict)
 
     @property
@@ -429,26 +504,36 @@ class InfoDelta:
 class InstanceSeen(Section, frozen=True, kw_only=True):
     """One instance as a load process sees it."""
 
-    index: Annotated[Count, says("position in the list of targets")]
-    address: Annotated[str, says("host:port or socket path, without secrets")]
+    index: Annotated[Count, says("position of the instance in the list of targets, from 0")]
+    address: Annotated[
+        str, says("address of the instance, without secrets: host:port or socket path")
+    ]
     state: Annotated[
         str,
-        says("the worst final state at a load process: voting, abstaining, lagging, refused, down"),
+        says(
+            "worst final state that a load process saw: voting, abstaining, lagging, refused, down"
+        ),
     ]
-    reason: Annotated[str, says('why the instance does not vote; "" if it votes')] = ""
-    run_id: Annotated[str, says("an id that changes at each start of the server")] = ""
+    reason: Annotated[str, says('why the instance does not vote; "" if the instance votes')] = ""
+    run_id: Annotated[
+        str, says("id of the server process; each start of the server gives a new id")
+    ] = ""
     server: Annotated[str | None, says("name and version of the server")] = None
-    release_command: Annotated[str, says("how its keys were deleted")] = ""
-    commands: Annotated[Count, says("commands sent")] = 0
-    bytes_sent: Annotated[Count, says("to it")] = 0
-    bytes_received: Annotated[Count, says("from it")] = 0
-    writes: Annotated[Count, says("system calls that sent")] = 0
-    reads: Annotated[Count, says("system calls that received")] = 0
-    late_replies: Annotated[Count, says("replies that came after their round was decided")] = 0
-    pending: Annotated[Count, says("commands without a reply at the end")] = 0
-    owed_releases: Annotated[Count, says("releases that were still unsent at the end")] = 0
-    reconnects: Annotated[Count, says("connections made after the first")] = 0
-    errors: Annotated[dict[str, Count], says("errors by kind")] = msgspec.field(
+    release_command: Annotated[str, says("the command that released locks on this instance")] = ""
+    commands: Annotated[Count, says("number of commands sent to the instance")] = 0
+    bytes_sent: Annotated[Count, says("bytes sent to the instance")] = 0
+    bytes_received: Annotated[Count, says("bytes received from the instance")] = 0
+    writes: Annotated[Count, says("number of system calls that sent data to the instance")] = 0
+    reads: Annotated[Count, says("number of system calls that received data from the instance")] = 0
+    late_replies: Annotated[
+        Count, says("number of replies that came after the round was decided")
+    ] = 0
+    pending: Annotated[Count, says("number of commands that had no reply at the end")] = 0
+    owed_releases: Annotated[
+        Count, says("number of releases that were not yet sent at the end")
+    ] = 0
+    reconnects: Annotated[Count, says("number of reconnects to the instance")] = 0
+    errors: Annotated[dict[str, Count], says("number of errors by kind of error")] = msgspec.field(
         default_factory=dict
     )
 
@@ -462,18 +547,26 @@ class InstanceReport(InstanceSeen, frozen=True, kw_only=True):
     """One instance as all load processes together saw it, and figures from its own INFO."""
 
     reply_s: Annotated[
-        Latency | None, says("reply times of sampled attempts", shown="line:p50,p99")
+        Latency | None,
+        says(
+            "time from the sending of a command to its reply, for a sample of the attempts",
+            shown="line:p50,p99",
+        ),
     ] = None
     cpu_us_per_command: Annotated[
         Amount | None,
-        says("CPU time of the server ÷ commands that it processed", label="CPU/cmd", shown="line"),
+        says("CPU time of the server per processed command", label="CPU/cmd", shown="line"),
     ] = None
-    info: Annotated[InfoDelta | None, says("change of its INFO counters in the run")] = None
+    info: Annotated[
+        InfoDelta | None, says("change of the instance's INFO counters during the run")
+    ] = None
     leaked_keys: Annotated[
-        Count | None, says("keys of the run that were left and then unlinked; null if not checked")
+        Count | None,
+        says("keys of this run that were left behind and then unlinked; null if not checked"),
     ] = None
     other_keys: Annotated[
-        Count | None, says("keys left under other names, on started servers; null if not counted")
+        Count | None,
+        says("keys left behind under names that lockbench does not unlink; null if not counted"),
     ] = None
 
 
@@ -484,42 +577,75 @@ class InjectedFault(Section, frozen=True, kw_only=True):
     """
 
     kind: Annotated[str, says("as in the scenario")]
-    target: Annotated[str, says("instance:i or worker:i")]
+    target: Annotated[str, says("target of the fault, such as instance:0 or worker:0")]
     params: Annotated[dict[str, Any], says("as in the scenario")]
-    phase: Annotated[Literal["fixed", "random"], says("random: up to 1 s later, by the seed")]
-    at_s: Annotated[float, says("when the fault was due, with the random phase")]
-    for_s: Annotated[float | None, says("duration; null: to the end of the window")]
-    begun_s: Annotated[float | None, says("when it began")]
-    ended_s: Annotated[float | None, says("when it was undone")]
-    begun_ns: Annotated[int | None, says("monotonic, before the first step; null if never")]
-    in_force_ns: Annotated[int | None, says("monotonic, when it was in force; null if never")]
-    ended_ns: Annotated[int | None, says("monotonic, after the last step of undoing")]
-    skipped: Annotated[str | None, says("why it never began")]
-    failed: Annotated[str | None, says("what failed at the start or at the undoing of the fault")]
+    phase: Annotated[
+        Literal["fixed", "random"],
+        says("random: the seed delays the fault by up to 1 s; fixed: no delay"),
+    ]
+    at_s: Annotated[float, says("when the fault was due, its random delay included")]
+    for_s: Annotated[
+        float | None, says("duration of the fault; null means until the end of the window")
+    ]
+    begun_s: Annotated[float | None, says("when the fault began; null if the fault did not begin")]
+    ended_s: Annotated[
+        float | None, says("when the fault was undone; null if the fault was not undone")
+    ]
+    begun_ns: Annotated[
+        int | None,
+        says("monotonic time before the first step of the fault; null if the fault did not begin"),
+    ]
+    in_force_ns: Annotated[
+        int | None, says("monotonic time when the fault took full effect; null if it had no effect")
+    ]
+    ended_ns: Annotated[
+        int | None,
+        says("monotonic time after the fault was undone; null if the fault was not undone"),
+    ]
+    skipped: Annotated[str | None, says("why the fault did not begin; null if the fault began")]
+    failed: Annotated[
+        str | None,
+        says("error at the start or at the end of the fault; null if there was no error"),
+    ]
     detail: Annotated[
-        dict[str, Any], says("further facts of this kind, such as lost_bytes of a power cut")
+        dict[str, Any], says("more facts about the fault, such as lost_bytes of a power cut")
     ]
 
 
 class JudgedThreshold(Section, frozen=True, kw_only=True):
     """One requested limit, its measured value and its verdict."""
 
-    expression: Annotated[str, says("as written")]
-    metric: Annotated[str, says("its usual name")]
-    path: Annotated[str, says("the path of the figure in this document")]
-    operator: Annotated[Operator, says("value operator limit must hold")]
-    limit: Annotated[float, says("the limit, in the unit of the figure")]
-    unit: Annotated[Unit, says("of value, limit and margin")]
-    value: Annotated[float | None, says("measured value; null if infinite or without samples")]
-    infinite: Annotated[bool, says("whether too many acquires failed for a finite value")] = False
+    expression: Annotated[str, says("the limit as the user wrote it")]
+    metric: Annotated[str, says("name of the figure in thresholds, such as acquire.p99")]
+    path: Annotated[
+        str, says("path of the figure in this document, such as latency_s.acquire_all.p99")
+    ]
+    operator: Annotated[
+        Operator, says("comparison operator; the limit holds if `value operator limit` is true")
+    ]
+    limit: Annotated[
+        float, says("the number that the value is compared with, in the unit of the figure")
+    ]
+    unit: Annotated[Unit, says("unit of value, limit and margin")]
+    value: Annotated[
+        float | None,
+        says("the measured value; null if the value is infinite or if there are no samples"),
+    ]
+    infinite: Annotated[
+        bool, says("true if the value is infinite because too many acquires failed")
+    ] = False
     margin: Annotated[
         float | None,
         says("distance from the value to the limit; negative if the value is beyond the limit"),
     ]
     status: Annotated[
-        Literal["pass", "fail", "inconclusive"], says("inconclusive: this run has no answer")
+        Literal["pass", "fail", "inconclusive"],
+        says("pass, fail or inconclusive; inconclusive means that this run cannot answer"),
     ]
-    reason: Annotated[str | None, says("why it is inconclusive or infinite; otherwise null")]
+    reason: Annotated[
+        str | None,
+        says("why the status is inconclusive or the value infinite; null in all other cases"),
+    ]
 
     def contradictions(self) -> Iterator[str]:
         """Yield a sentence if the value and the limit contradict the status."""
@@ -539,45 +665,72 @@ class RunFigures(Document, frozen=True, kw_only=True):
     kind: Annotated[Literal["run"], says("the kind of this result")] = "run"
     name: Annotated[str, says("the name that the user gave to the run (--name)")] = ""
     seed: Annotated[int, says("the seed of all random choices of the load")]
-    duration_s: Annotated[Amount, says("length of the measured window, without warm-up and drain")]
+    duration_s: Annotated[
+        Amount, says("length of the measured window; warm-up and drain are not part of the window")
+    ]
     scenario: Annotated[
-        Scenario, says("every key of the scenario with its final value; targets without secrets")
+        Scenario,
+        says("every key of the scenario with its final value; the targets have no secrets"),
     ]
-    fleet: Annotated[FleetFacts, says("the servers")]
-    rate: Annotated[Rate, says("the requested and the achieved rate")]
-    outcomes: Annotated[Outcomes, says("acquires whose intended start lies in the measured window")]
-    outcome_shares: Annotated[OutcomeShares, says("the same ÷ their sum")]
+    fleet: Annotated[FleetFacts, says("the servers of the run")]
+    rate: Annotated[Rate, says("the requested rate and the achieved rate")]
+    outcomes: Annotated[
+        Outcomes, says("number of acquires by outcome, for intended starts in the measured window")
+    ]
+    outcome_shares: Annotated[
+        OutcomeShares, says("share of each outcome in the acquires of the measured window")
+    ]
     totals: Annotated[
-        Outcomes, says("acquires of the whole run; the same as in Locust's table and in telemetry")
+        Outcomes,
+        says(
+            "number of acquires by outcome in the whole run; Locust and telemetry show the same "
+            "numbers"
+        ),
     ]
-    releases: Annotated[Releases, says("releases of the whole run")]
+    releases: Annotated[Releases, says("number of releases by outcome in the whole run")]
     latency_s: Annotated[Latencies, says("durations of the operations in the measured window")]
-    over_time: Annotated[OverTime | None, says("the run slice by slice")] = None
-    attempts: Annotated[Attempts, says("rounds per lease")]
-    votes: Annotated[Votes, says("the results of the last rounds of the operations in the window")]
-    split_votes: Annotated[SplitVotes, says("rounds in the window in which nobody could win")]
-    waiting: Annotated[Waiting, says("how callers waited")] = Waiting()
-    cost: Annotated[Cost, says("what a lease costs")]
+    over_time: Annotated[OverTime | None, says("figures of each time slice of the run")] = None
+    attempts: Annotated[Attempts, says("number of rounds per lease")]
+    votes: Annotated[
+        Votes, says("votes of the instances in the last round of each operation in the window")
+    ]
+    split_votes: Annotated[
+        SplitVotes, says("number of rounds in the window in which probably no caller could win")
+    ]
+    waiting: Annotated[Waiting, says("how long and how evenly callers waited")] = Waiting()
+    cost: Annotated[Cost, says("cost of a lease in commands, bytes and CPU time")]
 
 
 class RunResult(RunFigures, frozen=True, kw_only=True):
     """One run with its figures, and with facts that show whether to trust the figures."""
 
-    instances: Annotated[tuple[InstanceReport, ...], says("one entry per instance")]
+    instances: Annotated[tuple[InstanceReport, ...], says("state and figures of each instance")]
     generator: Annotated[GeneratorHealth, says("whether the load was as requested")]
     workers: Annotated[
-        tuple[LoadWorker, ...], says("load processes on other hosts; empty if all ran on this host")
+        tuple[LoadWorker, ...],
+        says("load processes of other hosts; empty if all load processes ran on this host"),
     ] = ()
-    limits: Annotated[Limits, says("what kept this machine from running")] = Limits()
-    safety: Annotated[SafetyReport, says("whether the lock held")]
-    exceptions: Annotated[Exceptions, says("what the recipe raised")] = Exceptions()
+    limits: Annotated[Limits, says("times in which this machine or container could not run")] = (
+        Limits()
+    )
+    safety: Annotated[SafetyReport, says("verdict on the safety of the lock")]
+    exceptions: Annotated[Exceptions, says("exceptions that the recipe raised")] = Exceptions()
     faults: Annotated[
-        tuple[InjectedFault, ...], says("injected faults, one entry for each target")
+        tuple[InjectedFault, ...],
+        says("the injected faults; a fault has one entry for each target"),
     ] = ()
-    breaks: Annotated[tuple[str, ...], says("parts that ended early or did not take place")] = ()
-    thresholds: Annotated[tuple[JudgedThreshold, ...], says("limits that were asked for")] = ()
+    breaks: Annotated[
+        tuple[str, ...], says("parts of the run that ended early or did not happen")
+    ] = ()
+    thresholds: Annotated[
+        tuple[JudgedThreshold, ...], says("the requested limits, each with its verdict")
+    ] = ()
     histograms: Annotated[
-        dict[str, str], says("HDR V2, compressed, base64: latency_s, generator, reply_<index>")
+        dict[str, str],
+        says(
+            "histograms of the latencies, of the generator's delays and of the replies, as "
+            "base64 of compressed HDR V2"
+        ),
     ]
 
 

@@ -16,12 +16,12 @@ from bench.measure.section import Amount, Count, says
 class ServerBinary:
     """One server program and the facts that identify it in a result."""
 
-    path: Annotated[str, says("path of the server as found; Redis acts by the name of its command")]
-    name: Annotated[str, says("redis, valkey, or the name of a fork")]
-    version: Annotated[str, says("as it says")]
-    sha256: Annotated[str, says("hash of the file behind any links")] = ""
+    path: Annotated[str, says("path of the server program, as lockbench found the program")]
+    name: Annotated[str, says("name of the server: redis, valkey or a fork")]
+    version: Annotated[str, says("version that the server reports")]
+    sha256: Annotated[str, says("SHA-256 of the server program, after following links")] = ""
     tls: Annotated[bool, says("true if the server was built with TLS")] = False
-    source: Annotated[str, says("how it was found")] = ""
+    source: Annotated[str, says("how lockbench found the server program")] = ""
 
     def __str__(self) -> str:
         return f"{self.name} {self.version} ({self.path})"
@@ -32,10 +32,13 @@ class SyncLatency:
     """How long it takes to append 100 bytes to a file on the servers' disk and to sync them with
     fdatasync."""
 
-    count: Annotated[Count, says("how often it was measured")]
-    p50_s: Annotated[Amount, says("half took no longer")]
-    p99_s: Annotated[Amount | None, says("99 % took at most this long; null below 100 writes")]
-    max_s: Annotated[Amount, says("the longest")]
+    count: Annotated[Count, says("number of measured appends with fdatasync")]
+    p50_s: Annotated[Amount, says("50 % of the appends with fdatasync took at most this long")]
+    p99_s: Annotated[
+        Amount | None,
+        says("99 % of the appends with fdatasync took at most this long; null below 100 appends"),
+    ]
+    max_s: Annotated[Amount, says("duration of the longest append with fdatasync")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,33 +46,45 @@ class InstanceFacts:
     """Facts about one instance. If a fact is null, the instance did not report it or did not permit
     the query. `warnings` say why."""
 
-    index: Annotated[Count, says("position in the list of targets")]
-    address: Annotated[str, says("host:port or socket path, without secrets")]
-    tls: Annotated[bool, says("whether the connection is encrypted")]
+    index: Annotated[Count, says("position of the instance in the list of targets, from 0")]
+    address: Annotated[
+        str, says("address of the instance, without secrets: host:port or socket path")
+    ]
+    tls: Annotated[bool, says("true if the connection to the instance uses TLS")]
     unreachable: Annotated[
-        str | None, says("why the instance does not answer; null if it answers")
+        str | None, says("why the instance does not answer; null if the instance answers")
     ] = None
-    server: Annotated[str | None, says("redis or valkey")] = None
-    version: Annotated[str | None, says("as it says")] = None
-    run_id: Annotated[str | None, says("an id that changes at each start of the server")] = None
-    role: Annotated[str | None, says("primary or replica")] = None
+    server: Annotated[str | None, says("name of the server: redis or valkey")] = None
+    version: Annotated[str | None, says("version that the server reports")] = None
+    run_id: Annotated[
+        str | None, says("id of the server process; each start of the server gives a new id")
+    ] = None
+    role: Annotated[str | None, says("role of the instance: primary or replica")] = None
     cluster: Annotated[bool | None, says("true if the instance is a node of a cluster")] = None
-    fsync: Annotated[str | None, says("none, no, everysec or always")] = None
-    no_fsync_on_rewrite: Annotated[
-        bool | None, says("true if nothing is synced while the instance rewrites its AOF")
+    fsync: Annotated[
+        str | None, says("AOF fsync policy of the instance: none, no, everysec or always")
     ] = None
-    maxmemory_bytes: Annotated[int | None, says("0: no limit")] = None
+    no_fsync_on_rewrite: Annotated[
+        bool | None, says("true if the instance does not sync its AOF during an AOF rewrite")
+    ] = None
+    maxmemory_bytes: Annotated[
+        int | None, says("memory limit of the instance; 0 means no limit")
+    ] = None
     maxmemory_policy: Annotated[
-        str | None, says("which keys the server evicts at the memory limit")
+        str | None, says("policy by which the server evicts keys at its memory limit")
     ] = None
     release_command: Annotated[
-        str | None, says("the compare-and-delete command: delex, delifeq or evalsha")
+        str | None,
+        says(
+            "the command that deletes a key if it has the owner's token: delex, delifeq or evalsha"
+        ),
     ] = None
     warnings: Annotated[
         tuple[str, ...], says("facts that a reader must know about the instance")
     ] = ()
     hazards: Annotated[
-        tuple[str, ...], says("settings that cost locks or time, and what to do about them")
+        tuple[str, ...],
+        says("settings of the instance that can lose locks or time, each with a remedy"),
     ] = ()
 
 

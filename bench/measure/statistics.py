@@ -34,7 +34,7 @@ Array = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 class Interval:
     """A rate with its 95 % interval. All three values are None if there were no trials."""
 
-    rate: Annotated[Share | None, says("successes of the trials")]
+    rate: Annotated[Share | None, says("share of the trials that succeeded")]
     low: Annotated[Share | None, says("of the 95 % interval")]
     high: Annotated[Share | None, says("of the 95 % interval")]
 
@@ -58,9 +58,9 @@ def wilson(successes: int, trials: int) -> Interval:
 class Spread(Section, frozen=True, kw_only=True):
     """The median, lowest and highest value of a figure over the repeats of a run."""
 
-    median: Annotated[float, says("over the repeats")]
-    low: Annotated[float, says("lowest")]
-    high: Annotated[float, says("highest")]
+    median: Annotated[float, says("median of the figure over the repeats")]
+    low: Annotated[float, says("lowest value of the figure over the repeats")]
+    high: Annotated[float, says("highest value of the figure over the repeats")]
 
     def contradictions(self) -> Iterator[str]:
         """Yield a sentence if the median is not between the lowest and the highest value."""
@@ -190,6 +190,6 @@ def trend_warning(counts: Sequence[int]) -> Iterator[str]:
     change = max(slope * (TENTHS - 1) / middle, -1.0) if middle else 0.0
     if abs(change) > DRIFT and abs(score) >= _SIGNIFICANT:
         yield (
-            f"not a steady state: the rate changed by {change:+.0%} during the measured window; "
-            "use a longer --warmup"
+            f"the rate was not in a steady state: it changed by {change:+.0%} during the measured "
+            "window; use a longer --warmup"
         )

@@ -58,11 +58,14 @@ class Word:
 class Evidence(Section, frozen=True):
     """A count that supports a verdict word."""
 
-    tested: Annotated[str, says("what was counted")]
-    count: Annotated[Count, says("how many of it")]
-    least: Annotated[Count, says("below this count, no good word is possible")] = 1
+    tested: Annotated[str, says("name of the cases that were counted")]
+    count: Annotated[Count, says("number of counted cases")]
+    least: Annotated[Count, says("the smallest count that allows a good verdict")] = 1
     excludes: Annotated[
-        str, says('what `count` cases exclude, 95 % sure; "" if they exclude nothing')
+        str,
+        says(
+            'the rate that `count` cases exclude with 95 % confidence; "" if they exclude no rate'
+        ),
     ] = ""
 
     @classmethod
@@ -80,13 +83,18 @@ class Evidence(Section, frozen=True):
 class Verdict(Section, frozen=True, kw_only=True):
     """One word with its evidence and reasons."""
 
-    status: Annotated[Status, says("the kind of word")]
-    word: Annotated[str | None, says("the word as printed; null if not judged yet")] = None
-    exit_code: Annotated[
-        int | None, says("exit code of the command, unless Ctrl-C ended it; null if `word` is null")
+    status: Annotated[Status, says("status of the verdict, which many words can share")]
+    word: Annotated[
+        str | None, says("the verdict word that lockbench prints; null before the verdict")
     ] = None
-    evidence: Annotated[tuple[Evidence, ...], says("what the word rests on")] = ()
-    reasons: Annotated[tuple[str, ...], says("sentences that explain the word, the worst first")]
+    exit_code: Annotated[
+        int | None,
+        says("exit code of the command if Ctrl-C did not end it; null if there is no verdict"),
+    ] = None
+    evidence: Annotated[tuple[Evidence, ...], says("the counts that support the verdict")] = ()
+    reasons: Annotated[
+        tuple[str, ...], says("sentences that explain the verdict; the worst reason is first")
+    ]
 
     @classmethod
     def of(
@@ -115,7 +123,7 @@ FAIL = Word(
     Kind.BAD,
     "fail",
     1,
-    "A limit certainly does not hold.",
+    "A figure is certainly beyond its limit.",
     "The lock is slower or worse than you allow.",
 )
 INVALID = Word(
@@ -123,8 +131,8 @@ INVALID = Word(
     Kind.UNKNOWN,
     "invalid",
     4,
-    "The load was not as requested, a part of it ended early, the machine was throttled or "
-    "suspended, or the recipe raised in over 1 % of its operations.",
+    "The load was not as requested, a part of the load ended early, the machine was "
+    "throttled or suspended, or the recipe raised exceptions in over 1 % of its operations.",
     "The figures mean nothing. Repair the recipe, or repeat the run on a quieter machine.",
 )
 INCONCLUSIVE = Word(
@@ -133,7 +141,7 @@ INCONCLUSIVE = Word(
     "inconclusive",
     4,
     "There are too few samples, or the figures contradict each other.",
-    "There is no answer. The reasons say what an answer needs.",
+    "There is no answer. The reasons name the missing data.",
 )
 NOT_KNOWN = Word(
     "NOT KNOWN",
@@ -148,8 +156,8 @@ INTERRUPTED = Word(
     Kind.UNKNOWN,
     "inconclusive",
     INTERRUPTED_CODE,
-    "Ctrl-C came before anything certain was seen.",
-    "The result has the finished parts.",
+    "Ctrl-C stopped the command before a certain result.",
+    "The result contains the finished parts.",
 )
 SAFE = Word(
     "SAFE",
@@ -158,7 +166,7 @@ SAFE = Word(
     0,
     f"At least {TESTED_LEAST} leases were tested (held while another attempt was sent), and there "
     "is no violation.",
-    "Fewer than 3 ÷ tested leases are violated, 95 % sure.",
+    "With 95 % confidence, the share of violated leases is below 3 ÷ tested leases.",
 )
 NOT_TESTED = Word(
     "NOT TESTED",
@@ -166,31 +174,32 @@ NOT_TESTED = Word(
     "pass",
     0,
     f"Fewer than {TESTED_LEAST} leases were tested, and no limit needs tested leases.",
-    "The figures hold. Safety was not tested; use --hold and fewer resources to test it.",
+    "The figures are valid. Safety was not tested; use --hold and fewer resources to test safety.",
 )
 UNKNOWN = Word(
     "UNKNOWN",
     Kind.UNKNOWN,
     "pass",
     0,
-    "The history has holes, or a clock stepped or has no bound.",
-    "The figures hold. Nothing is known about safety.",
+    "The history has holes, a clock stepped, or the error of a clock is unknown.",
+    "The figures are valid. Nothing is known about safety.",
 )
 COMPARED = Word(
     "COMPARED",
     Kind.GOOD,
     "pass",
     0,
-    "Pairs finished, and a figure other than the success is different or the same.",
-    "Each figure has its own word.",
+    "Some pairs of runs finished, and at least one figure besides the success share is "
+    "different or the same.",
+    "Each figure of the comparison has its own verdict.",
 )
 PASS = Word(
     "PASS",
     Kind.GOOD,
     "pass",
     0,
-    "Pairs finished, and every interval ends within the tolerance. At most 5 of 100 gates pass "
-    "wrongly.",
+    "Some pairs of runs finished, and every interval ends within the tolerance. At most "
+    "5 of 100 gates pass wrongly.",
     "The candidate is not worse than the tolerance allows.",
 )
 AS_EXPECTED = Word(
@@ -198,8 +207,8 @@ AS_EXPECTED = Word(
     Kind.GOOD,
     "pass",
     0,
-    "Enough rows were judged, and every judged row has its expected word.",
-    "Safe locks held, and each expected effect appeared.",
+    "Enough rows were judged, and every judged row has its expected verdict.",
+    "The safe locks were never violated, and each expected effect appeared.",
 )
 NOT_AS_EXPECTED = Word(
     "NOT AS EXPECTED",
@@ -214,33 +223,37 @@ FOUND = Word(
     Kind.GOOD,
     "pass",
     0,
-    "At least 8 probes, two near each end, give an interval of ±25 % or less; or a target holds.",
-    "The capacity lies in the interval, 95 % sure; or the target rate holds.",
+    "At least 8 probes give an interval of ±25 % or less, with two probes near each end; "
+    "or the lock sustains the target rate.",
+    "With 95 % confidence, the capacity lies in the interval. With a target rate: the "
+    "lock sustains that rate.",
 )
 NOT_KEPT = Word(
     "NOT KEPT",
     Kind.BAD,
     "fail",
     1,
-    "Every probe missed, two at 1/s and three at middle rates; or at least half of the probes "
-    "missed at a target that certainly does not hold.",
-    "No rate holds, or your target rate does not hold.",
+    "Every probe missed its limits, two probes at 1/s and three at middle rates; or at "
+    "least half of the probes missed at a target rate that the lock certainly does not sustain.",
+    "The lock sustains no rate, or it does not sustain your target rate.",
 )
 RECOMMENDED = Word(
     "RECOMMENDED",
     Kind.GOOD,
     "pass",
     0,
-    "Each way had at least 20 crashes, and no crash of the recommended way granted a lock twice.",
-    "This is the best of the measured ways. The page names the machine and the dates.",
+    "Each restart method had at least 20 crashes, and no crash of the recommended method "
+    "granted a lock twice.",
+    "The recommended method is the best of the measured methods. The page names the "
+    "machine and the dates.",
 )
 HOLDS = Word(
     "HOLDS",
     Kind.GOOD,
     "pass",
     0,
-    f"Every row that decides holds, and contention tested at least {TESTED_LEAST} leases.",
-    "No row breaks the lock. The page says what was not tried.",
+    f"Each deciding test was passed, and contention tested at least {TESTED_LEAST} leases.",
+    "No test broke the lock. The page lists the tests that were not made.",
 )
 
 _EXPERIMENT = (AS_EXPECTED, NOT_AS_EXPECTED, NOT_KNOWN, VIOLATED, INTERRUPTED)

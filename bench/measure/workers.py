@@ -64,53 +64,75 @@ class WorkNote(Section, frozen=True, kw_only=True):
     """The work of one load process so far. A histogram is encoded text. The text "" means that
     there is no histogram yet."""
 
-    cpu_s: Annotated[float, says("CPU time since its users ran")] = 0.0
-    lag_histogram: Annotated[str, says("how late greenlets run")] = ""
-    lateness_histogram: Annotated[str, says("how late the timer ended each wait")] = ""
+    cpu_s: Annotated[float, says("CPU time of the load process since its users started")] = 0.0
+    lag_histogram: Annotated[str, says("histogram of the delays of timers in the load process")] = (
+        ""
+    )
+    lateness_histogram: Annotated[
+        str, says("histogram of the delays at the end of each wait for a due time")
+    ] = ""
     kept_ns: Annotated[
-        float, says("how long the process kept callers from their next operations in the window")
+        float, says("total time in the window by which the load process delayed its callers")
     ] = 0
-    late_starts: Annotated[int, says("operations that the timer began late")] = 0
-    queued_starts: Annotated[int, says("operations due while no caller was free")] = 0
-    cut: Annotated[int, says("operations that the end of the run cut off")] = 0
-    recorded: Annotated[int, says("operations in its history")] = 0
-    holding: Annotated[int, says("callers that work while they hold a lock")] = 0
-    idle: Annotated[int, says("callers that wait for an arrival, or pause")] = 0
+    late_starts: Annotated[int, says("number of operations that the timer began late")] = 0
+    queued_starts: Annotated[
+        int, says("number of operations that were due when no caller was free")
+    ] = 0
+    cut: Annotated[int, says("number of operations that the end of the run cut off")] = 0
+    recorded: Annotated[int, says("number of operations in the history of the load process")] = 0
+    holding: Annotated[int, says("number of callers that currently hold a lock and work")] = 0
+    idle: Annotated[int, says("number of callers that currently pause or wait for an arrival")] = 0
     instances: Annotated[
         tuple[InstanceSeen, ...], says("the instances as this process sees them")
     ] = ()
-    figures: Annotated[dict[str, int], says("the recipe's own counts")] = msgspec.field(
-        default_factory=dict
+    figures: Annotated[dict[str, int], says("counts that the recipe keeps about itself")] = (
+        msgspec.field(default_factory=dict)
     )
-    reply_histograms: Annotated[tuple[str, ...], says("reply times by instance")] = ()
-    errors: Annotated[dict[str, int], says("users' exceptions by text")] = msgspec.field(
-        default_factory=dict
+    reply_histograms: Annotated[
+        tuple[str, ...], says("histograms of the reply times, one for each instance")
+    ] = ()
+    errors: Annotated[dict[str, int], says("number of exceptions of users, by text")] = (
+        msgspec.field(default_factory=dict)
     )
     misreports: Annotated[
-        dict[str, int], says("impossible reports of the recipe, counted by sentence")
+        dict[str, int], says("number of impossible values that the recipe reported, by text")
     ] = msgspec.field(default_factory=dict)
     locust: Annotated[
-        dict[str, tuple[int, int]], says("requests and failures, by row of Locust's table")
+        dict[str, tuple[int, int]],
+        says("number of requests and failures in each row of Locust's table"),
     ] = msgspec.field(default_factory=dict)
 
 
 class WorkerNote(WorkNote, frozen=True, kw_only=True):
     """The report of one load process: its identity, the time of the report, and its work."""
 
-    worker: Annotated[int, says("its index")]
-    pid: Annotated[int, says("of its process")]
-    phase: Annotated[Phase, says("stopped: this is its last note; lost: no note followed")] = (
-        "running"
-    )
-    host: Annotated[str, says('name of its host; "" for the leader\'s host')] = ""
-    clock: Annotated[
-        str, says('own: its clock differs from the leader\'s; "": it is the same clock')
+    worker: Annotated[int, says("index of the load process")]
+    pid: Annotated[int, says("process id of the load process")]
+    phase: Annotated[
+        Phase,
+        says(
+            "stopped means that the load process sent its last report; lost: the last report is "
+            "missing"
+        ),
+    ] = "running"
+    host: Annotated[
+        str, says('name of the load process\'s host; "" for the host of the leader')
     ] = ""
-    about: Annotated[str, says("versions of lockbench, Python and lockcore there")] = ""
-    spawned_ns: Annotated[int, says("monotonic time when its users ran; 0: not yet")] = 0
-    stopped_ns: Annotated[int, says("monotonic time when its users had ended; 0: not yet")] = 0
-    told_ns: Annotated[int, says("monotonic, when it said this")] = 0
-    callers: Annotated[int, says("users it has")] = 0
+    clock: Annotated[
+        str,
+        says('own if the load process has a clock of its own; "" if it uses the leader\'s clock'),
+    ] = ""
+    about: Annotated[
+        str, says("versions of lockbench, Python and lockcore in the load process")
+    ] = ""
+    spawned_ns: Annotated[
+        int, says("monotonic time at which all users of the process ran; 0 before that")
+    ] = 0
+    stopped_ns: Annotated[
+        int, says("monotonic time at which all users of the process had ended; 0 before that")
+    ] = 0
+    told_ns: Annotated[int, says("monotonic time of this report")] = 0
+    callers: Annotated[int, says("number of users in the load process")] = 0
 
     @property
     def name(self) -> str:
@@ -229,7 +251,9 @@ _COMPARED = ("p99", "p90", "p50")
 LITTLE_USERS = 8
 LITTLE_TOLERANCE = 0.05
 BUSY_CORE = 0.9
-GENERATOR_BOUND = "generator-bound: the rate is a lower bound"
+GENERATOR_BOUND = (
+    "generator-bound: a load process used almost a full core, so the rate is a lower bound"
+)
 
 
 def judge_generator(
@@ -286,15 +310,15 @@ def _idle(ratio: float | None, edges: float, users: int) -> str:
     if users < LITTLE_USERS or ratio is None or abs(ratio - 1) <= LITTLE_TOLERANCE + edges:
         return ""
     return (
-        f"Little's ratio is {ratio:.3f}: on average {ratio * users:.1f} of {users} callers "
-        "were at work"
+        f"Little's ratio is {ratio:.3f}, so on average {ratio * users:.1f} instead of {users} "
+        "callers were busy"
     )
 
 
 def _unstarted(started: int, due: int) -> str:
     """Return why an open loop did not make the requested load. Return "" if it made this load."""
     if not due:
-        return "no operation of the schedule was due, so none was offered"
+        return "no operation of the schedule was due, so the load was empty"
     if started >= STARTED_SHARE * due:
         return ""
     return (
@@ -314,7 +338,7 @@ def judge_delays(
     acquire, lag, lateness = (
         histograms[name] for name in ("acquire", "scheduler_lag", "timer_lateness")
     )
-    judged = [("its scheduler lagged by", lag, LAG_SHARE)] if lag.count else []
+    judged = [("the load process's scheduler lagged by", lag, LAG_SHARE)] if lag.count else []
     if scenario.rate_per_s is not None and (lateness.count or not queued):
         judged.insert(0, ("the timer was late by", lateness, LATENESS_SHARE))
     verdicts = [_against(acquire, what, delay, most * slack) for what, delay, most in judged]
@@ -333,8 +357,8 @@ def _against(
     at, late_ns, took_ns = next((pair for pair in pairs if None not in pair), (None, None, None))
     if late_ns is None or took_ns is None:
         few = (
-            f"{delay.count} delays and {acquire.count} acquires are too few to judge whether it "
-            "was in time"
+            f"{delay.count} delays and {acquire.count} acquires are too few to judge whether the "
+            "load generator was in time"
         )
         return "UNKNOWN", few
     if late_ns <= most * took_ns:

@@ -427,7 +427,7 @@ def _warnings(
         )
     if not about.safe:
         yield (
-            f"{evidence.scenario.recipe} exists only to show its flaw; do not use it: {about.flaw}"
+            f"{evidence.scenario.recipe} exists only to show a flaw; do not use it: {about.flaw}"
         )
     for name, number in workers.added(report.figures for report in reports).items():
         if name not in COUNTED:
@@ -438,8 +438,8 @@ def _warnings(
     yield from host_warnings(reports, clocks, evidence.scenario.processes)
     for name in workers.late_workers(evidence.workdir):
         yield (
-            f"a worker on {name} came after the run began and was sent away; while it was "
-            "connected, other workers had fewer callers"
+            f"a worker on {name} connected after the run began and was sent away; during its "
+            "connection, other workers had fewer callers"
         )
     yield from evidence.timeline.absences(allowed=True)
     yield from evidence.limits.warnings()
@@ -462,10 +462,10 @@ def _instance_warnings(instance: InstanceReport) -> Iterator[str]:
     if left is None:
         warnings.append("lockbench could not check whether keys were left behind")
     elif left:
-        warnings.append(f"keys of this run that were left behind, and are now unlinked: {left}")
+        warnings.append(f"keys of this run were left behind and are now unlinked: {left}")
     if instance.other_keys:
         warnings.append(
-            "keys left behind under other names, which lockbench does not unlink: "
+            "keys with other names were left behind, and lockbench does not unlink these keys: "
             f"{instance.other_keys}"
         )
     if warnings:
@@ -476,6 +476,6 @@ def eviction_text(keys: int) -> str:
     """Return a warning that a server evicted keys. The warning also says what this means for a
     lock."""
     return (
-        f"it evicted {keys:,} keys because its memory was full; another caller can take an "
-        "evicted lock"
+        f"the server evicted {keys:,} keys because its memory was full; another caller can take "
+        "an evicted lock"
     )

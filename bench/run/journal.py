@@ -126,8 +126,8 @@ def _require_same(begun: Plan, plan: Plan, folder: Path) -> None:
             for key, text in zip(differing, differences, strict=True)
         )
         raise UsageError(
-            f"{folder} was begun with other options ({short}); give the same options, or begin "
-            "again with another --out"
+            f"the experiment in {folder} was begun with other options ({short}); give the same "
+            "options, or begin again with another --out"
         )
 
 
@@ -169,7 +169,7 @@ def _sound(
         except Exception as error:  # noqa: BLE001 - whatever it is, this line cannot be believed
             raise UsageError(
                 f"line {number} of {path} is not a part of this experiment "
-                f"({type(error).__name__}: {error}); remove the line to make this part again, or "
+                f"({type(error).__name__}: {error}); remove the line to repeat this part, or "
                 "begin again with another --out"
             ) from None
         yield piece

@@ -95,7 +95,7 @@ class Servers:
         except EnvironmentNotReadyError as error:
             return [str(error)]
         return [
-            f"instance #{index} ended during the run (exit code {code}), and no fault was to end it"
+            f"instance #{index} ended during the run (exit code {code}) without a fault as cause"
             for index, code in enumerate(codes)
             if code is not None
         ]
@@ -115,20 +115,20 @@ class Servers:
         if self.load_urls != self.urls:
             sentences.append(
                 "every instance is behind a proxy, so rates are lower and latencies are higher "
-                "than without it"
+                "than without a proxy"
             )
         durable = any(fact.fsync in _DURABLE for fact in self.facts)
         if self.disk and durable and self.disk.p50_s < VIRTUAL_DISK_S:
             sentences.append(
-                f"fsync is cheap here: {self.disk.p50_s * 1e6:.0f} µs (p50), but 0.5-10 ms on "
-                "cloud disks"
+                f"fsync is cheap on this disk: {self.disk.p50_s * 1e6:.0f} µs (p50); cloud disks "
+                "need 0.5-10 ms"
             )
         versions = {f"{fact.server} {fact.version}" for fact in self.facts if fact.server}
         if len(versions) > 1:
             sentences.append(f"the instances run different servers: {', '.join(sorted(versions))}")
         if any(fact.no_fsync_on_rewrite for fact in self.facts):
             sentences.append(
-                "no-appendfsync-on-rewrite is on, so nothing is synced while an AOF is rewritten"
+                "no-appendfsync-on-rewrite is on, so a server does not sync during an AOF rewrite"
             )
         return sentences
 

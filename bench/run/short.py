@@ -103,7 +103,7 @@ def require_earned(
         more = f"; and {len(wrong) - MOST_NAMED} more" if len(wrong) > MOST_NAMED else ""
         raise UsageError(
             f"lockbench {command} needs runs that are SAFE or VIOLATED (or all NOT TESTED), "
-            f"but {len(wrong)} of {len(runs)} are not: {'; '.join(wrong[:MOST_NAMED])}{more}; "
+            f"but {len(wrong)} of {len(runs)} runs are not: {'; '.join(wrong[:MOST_NAMED])}{more}; "
             "leave these runs out, or make them again"
         )
 

@@ -159,22 +159,22 @@ class Retry:
         str,
         choice("full-jitter", "poll", "push", "fixed", "none"),
         "full-jitter",
-        says("how a refused acquire waits"),
+        says("how an acquire waits after a refusal before it tries again"),
     ] = "full-jitter"
     window_ms: Annotated[
         float,
         duration(0.1, 3_600_000),
         "5ms",
-        says("the first wait is random, up to this window; `fixed` waits about this time"),
+        says("longest first wait, which is random; with `fixed`, each wait is about this long"),
     ] = 5.0
     attempts: Annotated[
         int | None,
         whole(1, 1_000_000),
         None,
-        says("the most attempts of one acquire; if it is absent, only `wait` limits them"),
+        says("the most attempts of one acquire; without this key, only `wait` limits the attempts"),
     ] = None
     unreachable: Annotated[
-        bool, FLAG, False, says("try again if no quorum could be reached, instead of failing")
+        bool, FLAG, False, says("true if an acquire tries again when it cannot reach a quorum")
     ] = False
 
 
@@ -189,13 +189,13 @@ class Workload:
         int,
         whole(1, 64),
         5,
-        says("how many servers to start (some recipes have their own default)"),
+        says("how many servers lockbench starts (some recipes have a default of their own)"),
     ]
     targets: Annotated[
         tuple[str, ...],
         TARGETS,
         (),
-        says("the address of a running instance: redis://, rediss:// or unix://"),
+        says("the address of a running server: redis://, rediss:// or unix://"),
     ]
     fsync: Annotated[
         str,
@@ -210,43 +210,58 @@ class Workload:
         int,
         whole(1, 256),
         1,
-        says("how many Locust worker processes (default 2 for a recipe of another package)"),
+        says("number of Locust worker processes; the default is 2 for a recipe of another package"),
     ]
     rate_per_s: Annotated[
-        float | None, RATE, None, says("operations per second; without a rate, the loop is closed")
+        float | None,
+        RATE,
+        None,
+        says(
+            "operations per second; without a rate, each caller starts after its last operation "
+            "ends"
+        ),
     ]
     arrivals: Annotated[
         str,
         choice("poisson", "fixed"),
         "poisson",
-        says("how the operations of an open loop are spaced"),
+        says("how the starts of operations are spaced if a rate is set"),
     ]
     duration_ms: Annotated[
         float,
         duration(100, _DAY_MS),
         "20s",
-        says("the measured time, which begins after the warm-up"),
+        says("length of the measured time, which begins after the warm-up"),
     ]
     warmup_ms: Annotated[
         float,
         auto_or(duration(0, _DAY_MS)),
         "auto",
-        says("the time before the measured time; auto is max(2s, 10 %)"),
+        says("length of the warm-up; auto is 10 % of the duration, but at least 2s"),
     ]
     resources: Annotated[
-        int, whole(1, 10_000_000), 1000, says("how many different resources are locked")
+        int, whole(1, 10_000_000), 1000, says("how many different resources the callers lock")
     ]
     skew: Annotated[
         Skew,
         SKEW,
         "uniform",
-        says("how callers choose resources: uniform, own (one each), zipf:1.1, hot:0.9 (one key)"),
+        says(
+            "how callers choose resources: uniform, own (one each), zipf:1.1, hot:0.9 (90 % use "
+            "one)"
+        ),
     ]
     hold: Annotated[
-        Delay, TIME, "0", says("time under the lock: 0, fixed:5ms, exp:5ms, lognormal:5ms,1.0")
+        Delay,
+        TIME,
+        "0",
+        says("how long a caller keeps the lock: 0, fixed:5ms, exp:5ms, lognormal:5ms,1.0"),
     ]
     think: Annotated[
-        Delay, TIME, "0", says("a caller's pause between operations, in a closed loop only")
+        Delay,
+        TIME,
+        "0",
+        says("pause of a caller between two operations; only possible without a rate"),
     ]
 
 
@@ -264,56 +279,59 @@ class Scenario(Workload):
         says("time to live of a lock (the PX argument)"),
     ]
     wait_ms: Annotated[
-        int, duration(0, _DAY_MS, whole=True), "1s", says("the longest wait of one acquire")
+        int,
+        duration(0, _DAY_MS, whole=True),
+        "1s",
+        says("how long one acquire waits for the lock at most"),
     ]
     instance_timeout_ms: Annotated[
         float,
         auto_or(duration(0.1, _DAY_MS)),
         "auto",
-        says("the longest time that one instance may take; auto is min(50ms, ttl / 4)"),
+        says("how long the client waits for one instance at most; auto is min(50ms, ttl / 4)"),
     ]
-    retry: Annotated[Retry, says("how a refused acquire waits")]
+    retry: Annotated[Retry, says("how an acquire waits after a refusal before it tries again")]
     max_ttl_ms: Annotated[
         int,
         duration(5, _DAY_MS, whole=True),
         "10s",
-        says("the largest TTL that any client of the fleet uses"),
+        says("the largest TTL that any client of the servers uses"),
     ]
     rejoin: Annotated[
         str,
         choice("trust-first", "delay", "trust"),
         "trust-first",
         says(
-            "which instances vote at once after a connect: all but restarted ones "
-            "(trust-first), none (delay), all (trust)"
+            "which instances vote right after a connect: all except restarted instances "
+            "(trust-first), none (delay) or all (trust)"
         ),
     ]
     events: Annotated[
         str,
         choice("fast", "stock"),
         "fast",
-        says("stock sends one Locust event per operation, which is slower"),
+        says("fast sends few Locust events; stock sends one event per operation, which is slower"),
     ]
     seed: Annotated[int, whole(0, 2**63 - 1), 1, says("seed of all random choices of the load")]
     fencing: Annotated[
         bool,
         FLAG,
         False,
-        says(
-            "holders write to a register; it rejects stale writes by fencing token or last holder"
-        ),
+        says("true if holders write to a register that rejects stale writes"),
     ]
     capacity: Annotated[
         int,
         whole(1, 64),
         1,
-        says("how many callers may hold a resource at once, if the recipe counts its holders"),
+        says("how many callers may hold a resource at once (only for recipes that count holders)"),
     ]
     shared: Annotated[
         bool,
         FLAG,
         False,
-        says("each operation is a reader (nine in ten) or a writer, if the recipe has both"),
+        says(
+            "true if nine in ten operations are readers (only for recipes with readers and writers)"
+        ),
     ]
     thresholds: Annotated[
         tuple[str, ...],
@@ -325,13 +343,13 @@ class Scenario(Workload):
         tuple[Pause, ...],
         PAUSES,
         (),
-        says("a pause, as point:time:share of passes (`lockbench recipes --json` lists points)"),
+        says("a pause, written point:time:share (`lockbench recipes --json` lists the points)"),
     ]
     faults: Annotated[
         tuple[Fault, ...],
         FAULTS,
         (),
-        says("a fault, as a TOML table with the keys at, for, kind, target, phase, params"),
+        says("a fault, written as a TOML table with the keys at, for, kind, target, phase, params"),
     ]
 
     def shown(self) -> Self:
@@ -506,7 +524,8 @@ def _server_contradictions(scenario: Scenario, keys: Collection[str]) -> Iterato
     if "targets" in keys and not scenario.targets:
         yield (
             "targets",
-            "the list is empty; name at least one instance, or remove the key to start servers",
+            "targets is empty; name at least one server, or remove targets so that lockbench "
+            "starts servers",
         )
     for name in ("instances", "fsync"):
         if "targets" in keys and name in keys:
@@ -515,7 +534,7 @@ def _server_contradictions(scenario: Scenario, keys: Collection[str]) -> Iterato
                 f"{name} is only for servers that lockbench starts; remove {name} or targets",
             )
     if len(set(scenario.targets)) < len(scenario.targets):
-        yield ("targets", "an instance is named twice; name each independent instance once")
+        yield ("targets", "targets contains one instance twice; name each instance once")
     ttl = duration_text(scenario.ttl_ms)
     max_ttl = duration_text(scenario.max_ttl_ms)
     if scenario.ttl_ms > scenario.max_ttl_ms:
@@ -546,17 +565,20 @@ def _load_contradictions(scenario: Scenario, keys: Collection[str]) -> Iterator[
             "refused; raise users above capacity",
         )
     if scenario.fencing and scenario.capacity > 1:
-        yield ("capacity", "fencing needs a single holder; remove fencing or capacity")
+        yield (
+            "capacity",
+            "fencing is only possible with one holder at a time; remove fencing or capacity",
+        )
     if scenario.shared and scenario.capacity > 1:
-        yield ("shared", "capacity cannot count readers; remove shared or capacity")
+        yield ("shared", "capacity and shared cannot be combined; remove shared or capacity")
     if scenario.shared and scenario.fencing:
         yield "shared", "readers do not write, so fencing has no effect; remove shared or fencing"
     if scenario.rate_per_s is None and "arrivals" in keys:
-        yield "arrivals", "arrivals need an open loop; set rate, or remove arrivals"
+        yield "arrivals", "arrivals is only possible with a rate; set rate, or remove arrivals"
     if scenario.rate_per_s is not None and scenario.think.ms:
         yield (
             "think",
-            "think time needs a closed loop, but rate makes the loop open; remove one of the two",
+            "think is only possible without a rate; remove think or rate",
         )
     for name in ("retry.window", "retry.attempts", "retry.unreachable"):
         if scenario.retry.policy == "none" and name in keys:
@@ -566,12 +588,12 @@ def _load_contradictions(scenario: Scenario, keys: Collection[str]) -> Iterator[
                 "another policy",
             )
     if scenario.skew.kind == "hot" and scenario.resources == 1:
-        yield ("skew", "hot needs at least two resources; raise resources or write uniform")
+        yield ("skew", "skew hot needs at least two resources; raise resources or use skew uniform")
     if scenario.skew.kind == "own" and scenario.resources < scenario.users:
         yield (
             "skew",
-            f"own needs a resource for each of {scenario.users} users; add resources or write "
-            "uniform",
+            f"skew own needs a resource for each of {scenario.users} users; raise resources or use "
+            "skew uniform",
         )
 
 
@@ -587,5 +609,5 @@ def _fault_contradictions(scenario: Scenario, _: Collection[str]) -> Iterator[tu
             if int(index) >= counts[noun]:
                 yield (
                     "faults",
-                    f"{target} does not exist; this run has {counts[noun]} of them, counted from 0",
+                    f"{target} does not exist; this run has {counts[noun]} {noun}s, counted from 0",
                 )

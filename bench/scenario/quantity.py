@@ -39,9 +39,14 @@ class Delay:
     of lognormal.
     """
 
-    kind: Annotated[str, says("fixed, exp or lognormal")] = "fixed"
-    ms: Annotated[float, says("constant, mean or median")] = 0.0
-    sigma: Annotated[float, says("of lognormal")] = 0.0
+    kind: Annotated[str, says("distribution of the time: fixed, exp or lognormal")] = "fixed"
+    ms: Annotated[
+        float,
+        says("milliseconds: the constant of fixed, the mean of exp or the median of lognormal"),
+    ] = 0.0
+    sigma: Annotated[
+        float, says("sigma of a lognormal distribution; 0 for other distributions")
+    ] = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +57,12 @@ class Skew:
     hot.
     """
 
-    kind: Annotated[str, says("uniform, own, zipf or hot")] = "uniform"
+    kind: Annotated[str, says("how callers choose resources: uniform, own, zipf or hot")] = (
+        "uniform"
+    )
     value: Annotated[
-        float, says("zipf: the exponent; hot: the share of the operations that want resource 0")
+        float,
+        says("the exponent of zipf, or the share of the operations that use resource 0 for hot"),
     ] = 0.0
 
 
@@ -62,9 +70,9 @@ class Skew:
 class Pause:
     """A pause of `ms` at a pause point of a recipe. A `share` (0…1) of the passes pauses."""
 
-    point: Annotated[str, says("of the recipe")]
-    ms: Annotated[float, says("how long")]
-    share: Annotated[float, says("of the passes, 0…1")]
+    point: Annotated[str, says("name of a pause point of the recipe")]
+    ms: Annotated[float, says("length of the pause")]
+    share: Annotated[float, says("share of the passes through the point that pause, from 0 to 1")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,16 +83,21 @@ class Fault:
     end).
     """
 
-    kind: Annotated[str, says("what is done")]
-    at_ms: Annotated[float, says("when the fault begins, from the start of the measured window")]
+    kind: Annotated[str, says("kind of the fault, such as stop")]
+    at_ms: Annotated[
+        float, says("start of the fault, counted from the start of the measured window")
+    ]
     for_ms: Annotated[
-        float | None, says("how long the fault lasts; null: to the end of the window")
+        float | None, says("duration of the fault; null means until the end of the window")
     ]
-    target: Annotated[tuple[str, ...], says("instances or workers")]
+    target: Annotated[tuple[str, ...], says("targets of the fault, such as instance:0 or worker:0")]
     phase: Annotated[
-        str, says("fixed: the fault begins at `at_ms`; random: the seed delays it by up to 1 s")
+        str,
+        says(
+            "fixed if the fault begins at `at_ms`; random if the seed delays the fault by up to 1 s"
+        ),
     ]
-    params: Annotated[Mapping[str, Any], says("of the kind")]
+    params: Annotated[Mapping[str, Any], says("further settings of this kind of fault")]
 
 
 def parse_duration(raw: object) -> float:
@@ -215,8 +228,8 @@ def parse_fault(raw: object) -> Fault:
     lasts_ms = None if fault.for_ is None else parse_duration(fault.for_)
     if lasts_ms == 0:
         raise ValueError(
-            "`for` is 0, so the fault would end at once; remove `for` to keep the "
-            "fault to the end of the run"
+            "`for` is 0, so the fault would end at once; remove `for` if the fault must last "
+            "until the end of the run"
         )
     targets = (fault.target,) if isinstance(fault.target, str) else fault.target
     return Fault(fault.kind, parse_duration(fault.at), lasts_ms, targets, fault.phase, fault.params)

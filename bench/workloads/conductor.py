@@ -339,7 +339,10 @@ class Conductor:
             return
         if plan and plan.timed and node not in plan.fleet:
             if self._hosts.send_away(node, f"{msg.data['host']} (pid {msg.data['pid']})"):
-                logger.warning("%s came after the run began, and is sent away", msg.data["host"])
+                logger.warning(
+                    "the worker on %s connected after the run began and was sent away",
+                    msg.data["host"],
+                )
             return
         self._hosts.note_here(node, msg.data)
         theirs, ours = (about.partition(",")[0] for about in (msg.data["about"], versions()))

@@ -103,7 +103,7 @@ class Contention:
             own = caller % CALLERS_PER_WORKER * parts + part
             if own >= resources:
                 raise UsageError(
-                    f"skew own: there are more callers than the {resources:,} resources; "
+                    f"skew own needs a resource for each caller, but there are only {resources:,}; "
                     "raise --resources"
                 )
             return repeat(own)

@@ -180,7 +180,7 @@ class Member:
             return fleet.index(runner.client_id), len(fleet)
         if plan.scenario.skew.kind == "own":
             raise UsageError(
-                "skew own: a worker joined after the start, so callers would share resources; "
+                "with skew own, a worker joined after the start, so callers would share resources; "
                 "start again"
             )
         return ALONE

@@ -146,7 +146,7 @@ def fault_of_denial(answer: object, start_ns: int, returned_ns: int) -> str:
             type(time_ns) is int and start_ns <= time_ns <= returned_ns
             for time_ns in answer.lost_ns
         ):
-            return "a denied acquire with attempts outside the call"
+            return "a denied acquire with attempts before its start or after its return"
         if any(not 0 <= count <= 255 for count in answer.tally):
             return "a denied acquire with impossible votes"
     except Exception as error:  # noqa: BLE001 - whatever it is, this cannot be read
@@ -278,7 +278,7 @@ class Ledger:
             ):
                 return "a lease whose times are not whole numbers"
             if not 0 < until_ns < LAST_NS:
-                return "a lease with an impossible end"
+                return "a lease with an impossible end time"
             in_time = start_ns <= attempt_ns <= granted_ns <= returned_ns
             self._attempt_ns = attempt_ns if in_time else start_ns
             self._granted_ns = granted_ns if in_time else returned_ns
@@ -288,7 +288,7 @@ class Ledger:
         except Exception as error:  # noqa: BLE001 - whatever it is, this cannot be read
             return f"a lease that cannot be read ({type(error).__name__})"
         if not in_time:
-            return "a lease that began or was granted outside its acquire"
+            return "a lease that began or was granted before or after its acquire"
         if believes_grant:
             self.returned_ns = granted_ns
         return fault
@@ -304,16 +304,18 @@ class Ledger:
         self._round = won
         self._owner = hash(lease.owner_token)
         if type(attempts) is not int or type(split_votes) is not int:
-            return "a lease whose numbers of attempts are not whole numbers"
+            return "a lease whose number of attempts is not a whole number"
         if not 0 <= split_votes <= attempts < MOST_ATTEMPTS:
             return "a lease with an impossible number of attempts"
         self._rounds = attempts | split_votes << 32
         if lost_ns and not all(
             type(lost) is int and self.start_ns <= lost <= returned_ns for lost in lost_ns
         ):
-            return "a lease with attempts outside its acquire"
+            return "a lease with attempts before or after its acquire"
         self._lost_ns = lost_ns
-        return "one Lease object for two callers at once" if id(lease) in self.books.held else ""
+        return (
+            "the same Lease object for two callers at once" if id(lease) in self.books.held else ""
+        )
 
     def _pack(self, tally: Tally) -> int:
         """Return the field `votes` of a record."""
@@ -331,7 +333,7 @@ class Ledger:
                 return until_ns
         except Exception:  # noqa: BLE001, S110 - whatever it is, this cannot be read
             pass
-        self.books.misreport("a lease whose end was shortened while it was held")
+        self.books.misreport("a lease whose end time became earlier while a caller held the lease")
         return self._until_ns
 
     def _code_of(self, outcome: object) -> int:
@@ -341,7 +343,7 @@ class Ledger:
             return ACQUIRED
         if isinstance(outcome, Outcome) and outcome in ANSWERS:
             return ACQUIRED | OUTCOME_CODES[outcome.value] << 8
-        self.books.misreport("a release that returned none of RELEASED, GONE and UNREACHABLE")
+        self.books.misreport("a release that did not return RELEASED, GONE or UNREACHABLE")
         return ACQUIRED | OUTCOME_CODES["unreachable"] << 8
 
     def granted(self, lease: Lease, outcome: object, sent_ns: int, replied_ns: int) -> None:

@@ -83,6 +83,6 @@ def capacity_result(*points: CapacityPoint) -> CapacityResult:
         slo=("acquire.p99 < 10ms",),
         target_rate_per_s=5_000.0,
         points=points,
-        warnings=("fsync is cheap here",),
+        warnings=("fsync is cheap on this disk",),
         verdict=Verdict(status=points[0].status, reasons=points[0].reasons),
     )

@@ -371,7 +371,9 @@ def test_a_worker_that_comes_late_is_sent_away_and_named(tmp_path: Path, fleet: 
         _, result, said = finished(leader, tmp_path)
     assert len(result["workers"]) == 1
     assert result["workers"][0]["leases"] == result["totals"]["acquired"] > 0
-    assert sum("came after the run began" in warning for warning in result["warnings"]) == 1, said
+    assert sum("connected after the run began" in warning for warning in result["warnings"]) == 1, (
+        said
+    )
     assert (keys(fleet), left(tmp_path), left(tmp_path / "late")) == (0, [], [])
 
 

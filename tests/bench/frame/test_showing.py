@@ -106,7 +106,7 @@ def test_a_result_that_was_not_stored_has_no_report() -> None:
     ("place", "fault", "said"),
     [
         ("gone/result.json", None, "cannot write"),
-        ("result.json", lambda *_: {}["absent"], "the report itself has a fault (KeyError"),
+        ("result.json", lambda *_: {}["absent"], "the report code has a fault (KeyError"),
     ],
 )
 def test_a_report_that_cannot_be_written_takes_nothing_from_its_result(

@@ -160,7 +160,10 @@ def test_a_limit_on_the_service_time_of_successes_does_not_hide_an_outage(result
 
 
 def late(result: Result, verdict: str = "LATE") -> None:
-    result["generator"] |= {"verdict": verdict, "reason": "its scheduler lagged by 3 ms"}
+    result["generator"] |= {
+        "verdict": verdict,
+        "reason": "the load process's scheduler lagged by 3 ms",
+    }
 
 
 @pytest.mark.parametrize("verdict", ["LATE", "UNKNOWN"])
@@ -188,7 +191,10 @@ def test_a_late_generator_only_lengthens_so_the_other_side_is_judged(
     judged = read_threshold(text).judge(run_of(result))
     assert judged["status"] == status
     if status == "inconclusive":
-        assert judged["reason"] == "the latency is an upper bound: its scheduler lagged by 3 ms"
+        assert (
+            judged["reason"]
+            == "the latency is an upper bound: the load process's scheduler lagged by 3 ms"
+        )
 
 
 def test_a_valid_generator_that_was_late_at_the_limits_own_percentile_puts_that_one_in_doubt(

@@ -352,7 +352,7 @@ def test_a_rate_that_rises_from_tenth_to_tenth_of_the_window_is_a_warning(record
         for number in range(20 + 3 * tenth)
     ]
     assert any(
-        "not a steady state" in text for text in fold(records(*rising), WINDOW, CLOSED).warnings
+        "not in a steady state" in text for text in fold(records(*rising), WINDOW, CLOSED).warnings
     )
     steady = [cycle(1_000 + 100 * tenth + number) for tenth in range(10) for number in range(20)]
     assert fold(records(*steady), WINDOW, CLOSED).warnings == ()

@@ -188,7 +188,7 @@ def judged(limit: str, took_ms: Any, *, failed: int = 0, **generator: Any) -> st
 
 
 AWAY = {"gap_s": 0.3, "gap_operations": 30, "gap_failures": 0}
-LATE = {"verdict": "LATE", "reason": "its scheduler lagged"}
+LATE = {"verdict": "LATE", "reason": "the load process's scheduler lagged"}
 
 
 def test_a_limit_that_only_the_acquires_near_a_gap_break_is_not_known() -> None:

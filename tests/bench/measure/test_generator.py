@@ -81,7 +81,7 @@ def test_a_schedule_in_which_nothing_was_due_is_invalid(report):
     generator = values_of(records_of([]), OPEN, [report()])["generator"]
     assert (generator["verdict"], generator["reason"]) == (
         "INVALID",
-        "no operation of the schedule was due, so none was offered",
+        "no operation of the schedule was due, so the load was empty",
     )
 
 
@@ -158,7 +158,7 @@ def test_a_lag_that_is_most_of_the_p99_is_late_in_either_loop(
     assert generator["verdict"] == verdict
     if verdict == "LATE":
         assert generator["reason"].startswith(
-            f"its scheduler lagged by {lag_ms} ms (p99), more than 50% of the"
+            f"the load process's scheduler lagged by {lag_ms} ms (p99), more than 50% of the"
         )
 
 
@@ -218,7 +218,7 @@ def test_a_busy_load_process_is_a_warning_not_a_verdict(records, report):
         fold(records(cycle(1_100)), WINDOW, CLOSED, [report(cpu_s=cpu_s, lag_histogram="")])
         for cpu_s in (9.1, 8.9)
     )
-    assert "generator-bound: the rate is a lower bound" in busy.warnings
+    assert "generator-bound: a load process used almost a full core" in busy.warnings
     assert busy.values["generator"]["verdict"] == "VALID"
     assert not any("bound" in text for text in idle.warnings)
 

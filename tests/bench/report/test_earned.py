@@ -64,12 +64,12 @@ def read(made: Json) -> Any:
         (
             "run",
             [("verdict.word", "PERFECT")],
-            "the stored word is PERFECT, but its sections give SAFE",
+            "the stored verdict is PERFECT, but the sections give SAFE",
         ),
         (
             "run",
             [("verdict.status", "violated")],
-            "the stored status is violated, but its sections give SAFE",
+            "the stored status is violated, but the sections give SAFE",
         ),
         (
             "run",
@@ -77,11 +77,11 @@ def read(made: Json) -> Any:
             "the stored exit code is 5, but SAFE has the exit code 0",
         ),
         ("run", [("verdict.evidence.0.count", 10**6)], "verdict.evidence.0.count"),
-        ("run", [("interrupted", True)], "its sections give INTERRUPTED"),
+        ("run", [("interrupted", True)], "the sections give INTERRUPTED"),
         (
             "run",
             [("generator.verdict", "INVALID"), ("generator.reason", "late")],
-            "its sections give INVALID",
+            "the sections give INVALID",
         ),
         ("run", [("generator.verdict", "INVALID")], "INVALID beside the reason None"),
         (
@@ -107,7 +107,7 @@ def read(made: Json) -> Any:
                 ("safety.reason", "7 × service fault"),
                 ("safety.upper_bound_95", None),
             ],
-            "the stored word is SAFE, but its sections give VIOLATED",
+            "the stored verdict is SAFE, but the sections give VIOLATED",
         ),
         (
             "run",
@@ -116,8 +116,8 @@ def read(made: Json) -> Any:
         ),
         ("run", [("safety.tested_leases", 3)], "SAFE with 3 tested leases"),
         ("run", [("safety.tested_leases", 50_000)], "tested leases give 50,000 or more"),
-        ("run", [("breaks", ["worker 0 died"])], "its sections give INVALID"),
-        ("run", [("breaks", []), ("limits", {"suspended_s": 3.0})], "its sections give INVALID"),
+        ("run", [("breaks", ["worker 0 died"])], "the sections give INVALID"),
+        ("run", [("breaks", []), ("limits", {"suspended_s": 3.0})], "the sections give INVALID"),
         (
             "run",
             [
@@ -130,7 +130,7 @@ def read(made: Json) -> Any:
                     },
                 )
             ],
-            "its sections give INVALID",
+            "the sections give INVALID",
         ),
         (
             "run",
@@ -146,79 +146,79 @@ def read(made: Json) -> Any:
         (
             "crash",
             [("groups.1.lost_total", 0), ("groups.1.lost_share", 0.0)],
-            "its sections give NOT AS EXPECTED",
+            "the sections give NOT AS EXPECTED",
         ),
         (
             "crash",
             [("warnings", ["N=3 no kill of 1, at-once: given up: it hangs"])],
-            "its sections give NOT KNOWN",
+            "the sections give NOT KNOWN",
         ),
         (
             "crash",
             [("verdict.word", "VIOLATED"), ("verdict.status", "violated")],
-            "the stored word is VIOLATED",
+            "the stored verdict is VIOLATED",
         ),
-        ("fsync", [("conditions.visits_planned", 100)], "its sections give NOT KNOWN"),
+        ("fsync", [("conditions.visits_planned", 100)], "the sections give NOT KNOWN"),
         ("fsync", [("findings.0.verdict", "not shown")], "findings.0.verdict"),
-        ("safety", [("rows.0.seen", "the flaw")], "its sections give VIOLATED"),
-        ("safety", [("rows.0.figures.tested", 4)], "its sections give NOT KNOWN"),
+        ("safety", [("rows.0.seen", "the flaw")], "the sections give VIOLATED"),
+        ("safety", [("rows.0.figures.tested", 4)], "the sections give NOT KNOWN"),
         (
             "safety",
             [("rows.2.preconditions.at least 1 × too late", False)],
-            "its sections give NOT KNOWN",
+            "the sections give NOT KNOWN",
         ),
-        ("explore", [("rows.0.tested", 4), ("rows.1.tested", 4)], "its sections give NOT KNOWN"),
-        ("split-votes", [("contention.0.double_grants", 2)], "its sections give VIOLATED"),
+        ("explore", [("rows.0.tested", 4), ("rows.1.tested", 4)], "the sections give NOT KNOWN"),
+        ("split-votes", [("contention.0.double_grants", 2)], "the sections give VIOLATED"),
         (
             "split-votes",
             [("calibration.0.endings.nobody", 1000)],
-            "its sections give NOT AS EXPECTED",
+            "the sections give NOT AS EXPECTED",
         ),
         ("audit", [("cells.4.wrong", 0)], "cells.4.verdict is does not"),
-        ("judge", [("rows.0.tested", 4)], "its sections give NOT KNOWN"),
-        ("judge", [("rows.2.wrong", 1)], "its sections give VIOLATED"),
-        ("judge", [("rows.0.figures.1.value", 2.0)], "its sections give VIOLATED"),
-        ("judge", [("rows.1.verdict", "told")], "its sections give NOT KNOWN"),
-        ("judge", [("rows.1.topic", "contention")], "its sections give NOT KNOWN"),
+        ("judge", [("rows.0.tested", 4)], "the sections give NOT KNOWN"),
+        ("judge", [("rows.2.wrong", 1)], "the sections give VIOLATED"),
+        ("judge", [("rows.0.figures.1.value", 2.0)], "the sections give VIOLATED"),
+        ("judge", [("rows.1.verdict", "told")], "the sections give NOT KNOWN"),
+        ("judge", [("rows.1.topic", "contention")], "the sections give NOT KNOWN"),
         # a row that decides is gone, and the number of planned rows with it
         (
             "judge",
             [("rows", lambda rows: rows[:-1]), ("planned", lambda number: number - 1)],
-            "its sections give NOT KNOWN",
+            "the sections give NOT KNOWN",
         ),
         ("judge", [("planned", lambda number: number - 1)], "planned is 30"),
         # a row that decides is said to be not applicable, with or without what it would need
-        ("judge", [("rows.22.verdict", "not applicable")], "its sections give NOT KNOWN"),
+        ("judge", [("rows.22.verdict", "not applicable")], "the sections give NOT KNOWN"),
         (
             "judge",
             [
                 ("rows.29.verdict", "not applicable"),
                 ("lacks", ["virtual time", "interrupt"]),
             ],
-            "its sections give NOT KNOWN",
+            "the sections give NOT KNOWN",
         ),
         (
             "judge",
             [("rows.23.verdict", "not applicable"), ("instances", 1)],
-            "its sections give NOT KNOWN",
+            "the sections give NOT KNOWN",
         ),
-        ("judge", [("keys", 0)], "its sections give NOT KNOWN"),
+        ("judge", [("keys", 0)], "the sections give NOT KNOWN"),
         # two holders together, or nobody who held it
         (
             "judge",
             [("rows.0.holders", lambda holders: [*holders, {**holders[0], "client": 2}])],
-            "its sections give VIOLATED",
+            "the sections give VIOLATED",
         ),
-        ("judge", [("rows.0.holders", [])], "its sections give NOT KNOWN"),
+        ("judge", [("rows.0.holders", [])], "the sections give NOT KNOWN"),
         # a fault of safety is said to be another fault
         ("judge", [("rows.2.is_safety", False)], "rows.2.is_safety is False"),
         # the lock is said to lack something that follows from other facts
         ("judge", [("lacks", ["virtual time", "keys"])], "lacks"),
         # rows that wait for the end of a lease hold, and the lease has no end
-        ("judge", [("ttl_ms", None)], "its sections give NOT KNOWN"),
+        ("judge", [("ttl_ms", None)], "the sections give NOT KNOWN"),
         # a row that only tells is said to be not applicable
-        ("judge", [("rows.16.verdict", "not applicable")], "its sections give NOT KNOWN"),
-        ("judge", [("rows.19.verdict", "not applicable")], "its sections give NOT KNOWN"),
+        ("judge", [("rows.16.verdict", "not applicable")], "the sections give NOT KNOWN"),
+        ("judge", [("rows.19.verdict", "not applicable")], "the sections give NOT KNOWN"),
         # a row that nobody knows was chosen
         (
             "judge",
@@ -228,20 +228,24 @@ def read(made: Json) -> Any:
                 ("planned", 1),
                 ("verdict.evidence.0.count", 1),
             ],
-            "its sections give NOT KNOWN",
+            "the sections give NOT KNOWN",
         ),
         # a row is played that the lock cannot play
-        ("judge", [("lacks", ["fork"])], "its sections give NOT KNOWN"),
+        ("judge", [("lacks", ["fork"])], "the sections give NOT KNOWN"),
         (
             "capacity",
             [("verdict.word", "FOUND"), ("verdict.status", "pass")],
-            "the stored word is FOUND",
+            "the stored verdict is FOUND",
         ),
-        ("gate", [("verdict.word", "PASS"), ("verdict.status", "pass")], "the stored word is PASS"),
+        (
+            "gate",
+            [("verdict.word", "PASS"), ("verdict.status", "pass")],
+            "the stored verdict is PASS",
+        ),
         (
             "compare",
             [("verdict.word", "COMPARED"), ("verdict.status", "pass")],
-            "the stored word is COMPARED",
+            "the stored verdict is COMPARED",
         ),
     ],
 )

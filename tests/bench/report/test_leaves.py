@@ -226,7 +226,9 @@ def test_no_number_turns_a_word_that_is_not_green_into_one_that_is(
     made = copy.deepcopy(GOOD)
     for place, value in changes.items():
         with_other(made, tuple(place.split(".")), value)
-    with pytest.raises(UsageError, match=f"the stored word is SAFE, but its sections give {word}"):
+    with pytest.raises(
+        UsageError, match=f"the stored verdict is SAFE, but the sections give {word}"
+    ):
         of_its_kind(made, "x/result.json")
     made["verdict"] |= {
         "word": word,

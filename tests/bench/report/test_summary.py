@@ -111,7 +111,7 @@ def test_five_instances_without_trouble_leave_room_for_the_prompt(result: Result
     result["warnings"] = servers.warnings()
     assert len(result["warnings"]) == 1
     lines = text_of(result, 80).splitlines()
-    assert lines[-3].startswith("warning    fsync is cheap here")
+    assert lines[-3].startswith("warning    fsync is cheap on this disk")
     assert lines[-1] == lines[0]
     # of 24
     assert len(lines) <= 23

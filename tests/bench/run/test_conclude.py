@@ -42,7 +42,7 @@ def instance(
             instance("voting", 0, "no counters: the instance restarted in between"),
             "no counters: the instance restarted in between",
         ),
-        (instance("voting", 1), "keys of this run that were left behind, and are now unlinked: 1"),
+        (instance("voting", 1), "keys of this run were left behind and are now unlinked: 1"),
     ],
 )
 def test_a_warning_names_each_cause_once(seen: InstanceReport, sentence: str) -> None:
@@ -85,7 +85,10 @@ def test_a_run_whose_rate_drifts_says_so(tmp_path: Path, growth: int, drifts: bo
     context = Context(scenario=scenario, window_ns=(second_ns, 2 * second_ns))
     sections, *_ = _judge(tmp_path, context, [], {}, FarCounts())
     assert (
-        any("not a steady state: the rate changed by" in text for text in sections.warnings)
+        any(
+            "the rate was not in a steady state: it changed by" in text
+            for text in sections.warnings
+        )
         == drifts
     )
 

@@ -90,10 +90,10 @@ def test_our_options_reach_the_scenario() -> None:
     "words, sentence",
     [
         ([], "there is no instance to lock on; give --target"),
-        ([*targets(*TWO), "--arrivals", "fixed"], "arrivals need an open loop"),
+        ([*targets(*TWO), "--arrivals", "fixed"], "arrivals is only possible with a rate"),
         (
             [*targets(*TWO), "--rate", "5", "--think", "1ms"],
-            "think time needs a closed loop",
+            "think is only possible without a rate",
         ),
         (
             [*targets(*TWO), "--pause", "after-get:1ms:1"],

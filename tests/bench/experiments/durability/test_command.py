@@ -205,11 +205,11 @@ def test_figures_of_another_machine_are_called_so() -> None:
     [
         (
             {"verdict__word": "VIOLATED", "verdict__status": "violated"},
-            "the stored word is VIOLATED, but its sections give AS",
+            "the stored verdict is VIOLATED, but the sections give AS",
         ),
         (
             {"interrupted": True},
-            "the stored word is AS EXPECTED, but its sections give INTERRUPTED",
+            "the stored verdict is AS EXPECTED, but the sections give INTERRUPTED",
         ),
         (
             {

@@ -61,7 +61,7 @@ def test_without_its_precondition_a_row_is_neither_confirmed_nor_refuted() -> No
     for holds in (True, False):
         finding = confirmed(holds, {}, {"somebody was granted": False, "it took place": True})
         assert (finding.seen, finding.verdict) == (NOT_KNOWN, NOT_KNOWN)
-        assert finding.reason == "did not come about: somebody was granted"
+        assert finding.reason == "these preconditions were not met: somebody was granted"
     assert confirmed(True, {}, {"somebody was granted": False}, broken=True).verdict == VIOLATED
 
 

@@ -270,7 +270,7 @@ def test_only_runs_stand_side_by_side(lockbench):
     done = lockbench("report", results / "run.json", results / "safety.json")
     assert done.returncode == 2
     assert (
-        "is a result of lockbench safety, and only results of lockbench run can stand side by side"
+        "is a result of lockbench safety, but a side-by-side page needs results of lockbench run"
         in done.stderr
     )
 
