@@ -447,7 +447,7 @@ def tried(installed, line, cwd, servers=()):
     said = done.stdout + done.stderr
     assert done.returncode in trial.codes, said
     assert "Traceback" not in said
-    assert "lockbench itself has a fault" not in said
+    assert "lockbench has an internal fault" not in said
     assert trial.text in said
     return done
 

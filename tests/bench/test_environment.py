@@ -151,4 +151,4 @@ def test_every_command_with_target_asks_the_instances_of_the_environment(
         assert done.returncode == 3, done.stderr
         assert f"127.0.0.1:{instances[0].port.number}" in done.stdout + done.stderr
         assert "the server asks for a password" in " ".join((done.stdout + done.stderr).split())
-        assert f"lockbench: 1 target of {variable}\n" in done.stderr
+        assert f"lockbench: 1 target from {variable}\n" in done.stderr

@@ -231,11 +231,11 @@ CONTRADICTIONS = [
     ),
     (
         "[[faults]]\nat = '3s'\nkind = 'stop'\ntarget = 'instance:5'",
-        "instance:5 does not exist; this run has 5 of them",
+        "instance:5 does not exist; this run has 5 instances",
     ),
     (
         "[[faults]]\nat = '3s'\nkind = 'kill'\ntarget = 'worker:1'",
-        "worker:1 does not exist; this run has 1 of them",
+        "worker:1 does not exist; this run has 1 workers",
     ),
 ]
 

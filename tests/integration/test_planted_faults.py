@@ -313,7 +313,7 @@ def test_a_lock_that_hands_out_leases_after_their_end_is_violated(
 @pytest.mark.parametrize(
     ("recipe", "sentence"),
     [
-        ("one-lease", "one Lease object for two callers at once"),
+        ("one-lease", "the same Lease object for two callers at once"),
         ("nonsense", "an acquire that returned bool instead"),
     ],
 )

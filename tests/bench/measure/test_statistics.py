@@ -94,7 +94,7 @@ def test_what_is_no_trend_is_steady(counts: list[int]) -> None:
 @pytest.mark.parametrize("step, text", [(-20, "-22%"), (20, "+18%")])
 def test_a_rate_that_falls_or_rises_is_named_with_its_size(step: int, text: str) -> None:
     (said,) = trend_warning([900 + step * tenth for tenth in range(10)])
-    assert f"the rate changed by {text} during the measured window" in said
+    assert f"it changed by {text} during the measured window" in said
 
 
 def test_no_rate_falls_by_more_than_all_of_it() -> None:

@@ -561,7 +561,7 @@ def test_one_lease_object_for_two_callers_at_once_is_reported() -> None:
     scene = Scene(granted)
     other = scene.caller(held={id(shared)})
     other.operate(2, monotonic_ns(), monotonic_ns())
-    assert scene.reported == ["one Lease object for two callers at once"]
+    assert scene.reported == ["the same Lease object for two callers at once"]
     scene.reported.clear()
     scene.run()
     assert scene.reported == [], "one after the other is nobody's fault"
