@@ -89,11 +89,7 @@ class Cost(Section, frozen=True, kw_only=True):
 
     commands_per_acquire: Annotated[
         Amount | None,
-        says(
-            "commands sent to all instances, per lease",
-            label="commands",
-            shown="line several compare",
-        ),
+        says("commands sent to all instances", label="commands", shown="line several compare"),
     ]
     round_trips_per_acquire: Annotated[
         Amount | None,
@@ -105,25 +101,14 @@ class Cost(Section, frozen=True, kw_only=True):
     ]
     bytes_per_acquire: Annotated[
         Amount | None,
-        says(
-            "bytes sent to and received from all instances, per lease",
-            label="bytes",
-            shown="several",
-        ),
+        says("bytes sent to and received from all instances", label="bytes", shown="several"),
     ]
     client_cpu_us_per_cycle: Annotated[
         Amount | None,
-        says(
-            "CPU time of the load processes, per lease",
-            label="client CPU",
-            shown="line several compare",
-        ),
+        says("CPU of the load processes", label="client CPU", shown="line several compare"),
     ]
     server_cpu_us_per_cycle: Annotated[
-        Amount | None,
-        says(
-            "CPU time of all servers, per lease", label="server CPU", shown="line several compare"
-        ),
+        Amount | None, says("CPU of all servers", label="server CPU", shown="line several compare")
     ]
     beside_cpu_ratio: Annotated[
         Amount | None, says("CPU that lockbench itself used to follow and judge the run, in cores")
@@ -153,11 +138,7 @@ class GeneratorHealth(Section, frozen=True, kw_only=True):
     ]
     scheduler_lag_p99_s: Annotated[
         Amount | None,
-        says(
-            "99 % of the timers in load processes fired at most this late",
-            label="lag p99",
-            shown="line",
-        ),
+        says("99 % of the timers fired at most this late", label="lag p99", shown="line"),
     ]
     timer_lateness_p99_s: Annotated[
         Amount | None, says("99 % of the waits for an operation's due time ended at most this late")
@@ -196,10 +177,7 @@ class GeneratorHealth(Section, frozen=True, kw_only=True):
         Count,
         says("number of gap_operations that failed; no limit fails because of these acquires"),
     ] = 0
-    gaps: Annotated[
-        tuple[LoadGap, ...],
-        says("the longest times in which a load process did not run, at most 50, in order of time"),
-    ] = ()
+    gaps: Annotated[tuple[LoadGap, ...], says("the longest gaps in order of time, at most 50")] = ()
 
     def contradictions(self) -> Iterator[str]:
         """Yield a sentence if VALID has a reason, or if any other verdict has none."""
@@ -261,10 +239,7 @@ class SafetyReport(Section, frozen=True):
     ] = 0
     client_overstays: Annotated[
         Count,
-        says(
-            "how often a client worked after its lease ended, while another client had a lease",
-            shown="table",
-        ),
+        says("clients that worked past their validity while another had the lease", shown="table"),
     ] = 0
     granted_invalid: Annotated[
         Count, says("leases that were granted at or after their own end", shown="table")
@@ -274,10 +249,7 @@ class SafetyReport(Section, frozen=True):
     ] = 0
     spurious_refusals: Annotated[
         Count,
-        says(
-            "acquires refused although fewer than `capacity` other callers can have had a key",
-            shown="table",
-        ),
+        says("refusals while at most `capacity` − 1 others can have held a key", shown="table"),
     ] = 0
     unexplained: Annotated[
         Count,
@@ -286,17 +258,12 @@ class SafetyReport(Section, frozen=True):
         ),
     ] = 0
     contested_leases: Annotated[
-        Count,
-        says(
-            "leases whose resource another caller requested while the lease was valid",
-            shown="table",
-        ),
+        Count, says("leases that another caller requested while they were valid", shown="table")
     ] = 0
     tested_leases: Annotated[
         Count,
         says(
-            "leases during which another caller sent an attempt while all `capacity` places were "
-            "taken",
+            "leases during which another attempt was sent while all `capacity` places were taken",
             shown="table beside",
         ),
     ] = 0
@@ -304,15 +271,11 @@ class SafetyReport(Section, frozen=True):
         tuple[str, ...], says("impossible values that the recipe reported, each with its number")
     ] = ()
     judged_ratio: Annotated[
-        Share,
-        says("share of the leases that were judged; 1 means all; whole resources are left out"),
+        Share, says("share of the leases that were judged, chosen by resource; 1 means all")
     ] = 1.0
     upper_bound_95: Annotated[
         Share | None,
-        says(
-            "upper bound (95 %) on the share of violated leases, 3 ÷ tested_leases; null unless "
-            "SAFE"
-        ),
+        says("3 / tested_leases: 95 % sure, a smaller share is violated; null unless SAFE"),
     ] = None
     within_one_process: Annotated[
         bool,
@@ -323,11 +286,7 @@ class SafetyReport(Section, frozen=True):
     ] = False
     examples: Annotated[tuple[Example, ...], says("up to five examples of each broken rule")] = ()
     holders: Annotated[
-        tuple[Holder, ...],
-        says(
-            "leases over time of some resources: violated resources first, then the busiest "
-            "resources"
-        ),
+        tuple[Holder, ...], says("some resources: violated ones first, then the hottest")
     ] = ()
 
     def contradictions(self) -> Iterator[str]:
@@ -362,9 +321,7 @@ class Exceptions(Section, frozen=True, kw_only=True):
         Count, says("number of exceptions in acquires, in releases and in tasks that they started")
     ] = 0
     operations: Annotated[Count, says("number of acquires that began")] = 0
-    first: Annotated[
-        str, says('the first exception, with file and line; "" if there was no exception')
-    ] = ""
+    first: Annotated[str, says('the first one with file and line; "" if there is none')] = ""
 
     def contradictions(self) -> Iterator[str]:
         """Yield a sentence if the count and the first exception contradict each other."""
@@ -397,20 +354,13 @@ class Measured(Section, frozen=True, kw_only=True):
 class FleetFacts(Section, frozen=True, kw_only=True):
     """The servers that the run started or targeted, and the durability of their data."""
 
-    started: Annotated[
-        bool, says("true if lockbench started the servers; false if the user named running servers")
-    ]
+    started: Annotated[bool, says("by lockbench; false if the user named them")]
     server: Annotated[
-        ServerBinary | None,
-        says("the server program that lockbench started; null if the user named running servers"),
+        ServerBinary | None, says("the program that was started; null for named targets")
     ]
-    fsync: Annotated[
-        str | None,
-        says("AOF fsync policy of the started servers; null if the user named running servers"),
-    ]
+    fsync: Annotated[str | None, says("the AOF policy it was started with; null for named targets")]
     fdatasync_s: Annotated[
-        SyncLatency | None,
-        says("time of a sync on the servers' disk; null if the user named running servers"),
+        SyncLatency | None, says("the time of a sync on the servers' disk; null for named targets")
     ]
     instances: Annotated[tuple[InstanceFacts, ...], says("facts about each instance")]
 
@@ -449,49 +399,34 @@ class OwnFleet(Section, frozen=True, kw_only=True):
     """The servers of an experiment that starts all its servers. If the servers differ in a value,
     or the experiment did not read it, the value is null."""
 
-    started: Annotated[Literal[True], says("always true: the experiment started the servers")] = (
-        True
-    )
+    started: Annotated[Literal[True], says("they were started for it")] = True
     server: Annotated[ServerBinary, says("the server program that was started")]
     fsync: Annotated[str | None, says("AOF fsync policy of the started servers")] = None
     fdatasync_s: Annotated[
         SyncLatency | None, says("duration of an append with fdatasync on the servers' disk")
     ] = None
-    instances: Annotated[
-        tuple[InstanceFacts, ...], says("facts about each instance of the experiment")
-    ] = ()
+    instances: Annotated[tuple[InstanceFacts, ...], says("what each of them is")] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class InfoDelta:
     """The difference between two readings of an instance's INFO."""
 
-    address: Annotated[
-        str, says("address of the instance, without secrets: host:port or socket path")
-    ]
-    warning: Annotated[
-        str | None, says("why the counters are missing; null if the counters are present")
-    ]
+    address: Annotated[str, says("host:port or socket path, without secrets")]
+    warning: Annotated[str | None, says("why there are no counters; null if there are")]
     elapsed_s: Annotated[float, says("seconds between the two readings of INFO")]
     cpu_s: Annotated[
         float | None, says("CPU time of the server (system and user), without forked children")
     ] = None
-    commands_processed: Annotated[
-        int | None, says("number of commands that the server processed")
-    ] = None
-    calls: Annotated[
-        dict[str, int],
-        says("number of calls by command; a sub-command has a name such as config|get"),
-    ] = field(default_factory=dict)
+    commands_processed: Annotated[int | None, says("all commands")] = None
+    calls: Annotated[dict[str, int], says("calls by command; sub-commands like config|get")] = (
+        field(default_factory=dict)
+    )
     expired_keys: Annotated[int | None, says("number of keys that expired")] = None
-    evicted_keys: Annotated[
-        int | None, says("number of keys that the server evicted because its memory was full")
-    ] = None
+    evicted_keys: Annotated[int | None, says("keys that it evicted because memory was full")] = None
     aof: Annotated[
         dict[str, int | str],
-        says(
-            "AOF fields of INFO: the increase of the counters; the final value of sizes and states"
-        ),
+        says("increase of aof_delayed_fsync and aof_rewrites, and sizes and states at the end"),
     ] = field(default_factory=dict)
 
     @property
@@ -505,19 +440,13 @@ class InstanceSeen(Section, frozen=True, kw_only=True):
     """One instance as a load process sees it."""
 
     index: Annotated[Count, says("position of the instance in the list of targets, from 0")]
-    address: Annotated[
-        str, says("address of the instance, without secrets: host:port or socket path")
-    ]
+    address: Annotated[str, says("host:port or socket path, without secrets")]
     state: Annotated[
         str,
-        says(
-            "worst final state that a load process saw: voting, abstaining, lagging, refused, down"
-        ),
+        says("the worst final state at a load process: voting, abstaining, lagging, refused, down"),
     ]
     reason: Annotated[str, says('why the instance does not vote; "" if the instance votes')] = ""
-    run_id: Annotated[
-        str, says("id of the server process; each start of the server gives a new id")
-    ] = ""
+    run_id: Annotated[str, says("an id that changes at each start of the server")] = ""
     server: Annotated[str | None, says("name and version of the server")] = None
     release_command: Annotated[str, says("the command that released locks on this instance")] = ""
     commands: Annotated[Count, says("number of commands sent to the instance")] = 0
@@ -525,13 +454,9 @@ class InstanceSeen(Section, frozen=True, kw_only=True):
     bytes_received: Annotated[Count, says("bytes received from the instance")] = 0
     writes: Annotated[Count, says("number of system calls that sent data to the instance")] = 0
     reads: Annotated[Count, says("number of system calls that received data from the instance")] = 0
-    late_replies: Annotated[
-        Count, says("number of replies that came after the round was decided")
-    ] = 0
+    late_replies: Annotated[Count, says("replies that came after their round was decided")] = 0
     pending: Annotated[Count, says("number of commands that had no reply at the end")] = 0
-    owed_releases: Annotated[
-        Count, says("number of releases that were not yet sent at the end")
-    ] = 0
+    owed_releases: Annotated[Count, says("releases that were still unsent at the end")] = 0
     reconnects: Annotated[Count, says("number of reconnects to the instance")] = 0
     errors: Annotated[dict[str, Count], says("number of errors by kind of error")] = msgspec.field(
         default_factory=dict
@@ -547,22 +472,15 @@ class InstanceReport(InstanceSeen, frozen=True, kw_only=True):
     """One instance as all load processes together saw it, and figures from its own INFO."""
 
     reply_s: Annotated[
-        Latency | None,
-        says(
-            "time from the sending of a command to its reply, for a sample of the attempts",
-            shown="line:p50,p99",
-        ),
+        Latency | None, says("reply times of sampled attempts", shown="line:p50,p99")
     ] = None
     cpu_us_per_command: Annotated[
         Amount | None,
         says("CPU time of the server per processed command", label="CPU/cmd", shown="line"),
     ] = None
-    info: Annotated[
-        InfoDelta | None, says("change of the instance's INFO counters during the run")
-    ] = None
+    info: Annotated[InfoDelta | None, says("change of its INFO counters in the run")] = None
     leaked_keys: Annotated[
-        Count | None,
-        says("keys of this run that were left behind and then unlinked; null if not checked"),
+        Count | None, says("keys of the run that were left and then unlinked; null if not checked")
     ] = None
     other_keys: Annotated[
         Count | None,
@@ -579,34 +497,16 @@ class InjectedFault(Section, frozen=True, kw_only=True):
     kind: Annotated[str, says("as in the scenario")]
     target: Annotated[str, says("target of the fault, such as instance:0 or worker:0")]
     params: Annotated[dict[str, Any], says("as in the scenario")]
-    phase: Annotated[
-        Literal["fixed", "random"],
-        says("random: the seed delays the fault by up to 1 s; fixed: no delay"),
-    ]
+    phase: Annotated[Literal["fixed", "random"], says("random: up to 1 s later, by the seed")]
     at_s: Annotated[float, says("when the fault was due, its random delay included")]
-    for_s: Annotated[
-        float | None, says("duration of the fault; null means until the end of the window")
-    ]
+    for_s: Annotated[float | None, says("duration; null: to the end of the window")]
     begun_s: Annotated[float | None, says("when the fault began; null if the fault did not begin")]
-    ended_s: Annotated[
-        float | None, says("when the fault was undone; null if the fault was not undone")
-    ]
-    begun_ns: Annotated[
-        int | None,
-        says("monotonic time before the first step of the fault; null if the fault did not begin"),
-    ]
-    in_force_ns: Annotated[
-        int | None, says("monotonic time when the fault took full effect; null if it had no effect")
-    ]
-    ended_ns: Annotated[
-        int | None,
-        says("monotonic time after the fault was undone; null if the fault was not undone"),
-    ]
+    ended_s: Annotated[float | None, says("when it was undone")]
+    begun_ns: Annotated[int | None, says("monotonic, before the first step; null if never")]
+    in_force_ns: Annotated[int | None, says("monotonic, when it was in force; null if never")]
+    ended_ns: Annotated[int | None, says("monotonic, after the last step of undoing")]
     skipped: Annotated[str | None, says("why the fault did not begin; null if the fault began")]
-    failed: Annotated[
-        str | None,
-        says("error at the start or at the end of the fault; null if there was no error"),
-    ]
+    failed: Annotated[str | None, says("what failed at the start or at the undoing of the fault")]
     detail: Annotated[
         dict[str, Any], says("more facts about the fault, such as lost_bytes of a power cut")
     ]
@@ -617,35 +517,20 @@ class JudgedThreshold(Section, frozen=True, kw_only=True):
 
     expression: Annotated[str, says("the limit as the user wrote it")]
     metric: Annotated[str, says("name of the figure in thresholds, such as acquire.p99")]
-    path: Annotated[
-        str, says("path of the figure in this document, such as latency_s.acquire_all.p99")
-    ]
-    operator: Annotated[
-        Operator, says("comparison operator; the limit holds if `value operator limit` is true")
-    ]
-    limit: Annotated[
-        float, says("the number that the value is compared with, in the unit of the figure")
-    ]
+    path: Annotated[str, says("the path of the figure in this document")]
+    operator: Annotated[Operator, says("value operator limit must hold")]
+    limit: Annotated[float, says("the limit, in the unit of the figure")]
     unit: Annotated[Unit, says("unit of value, limit and margin")]
-    value: Annotated[
-        float | None,
-        says("the measured value; null if the value is infinite or if there are no samples"),
-    ]
-    infinite: Annotated[
-        bool, says("true if the value is infinite because too many acquires failed")
-    ] = False
+    value: Annotated[float | None, says("measured value; null if infinite or without samples")]
+    infinite: Annotated[bool, says("whether too many acquires failed for a finite value")] = False
     margin: Annotated[
         float | None,
         says("distance from the value to the limit; negative if the value is beyond the limit"),
     ]
     status: Annotated[
-        Literal["pass", "fail", "inconclusive"],
-        says("pass, fail or inconclusive; inconclusive means that this run cannot answer"),
+        Literal["pass", "fail", "inconclusive"], says("inconclusive: this run has no answer")
     ]
-    reason: Annotated[
-        str | None,
-        says("why the status is inconclusive or the value infinite; null in all other cases"),
-    ]
+    reason: Annotated[str | None, says("why it is inconclusive or infinite; otherwise null")]
 
     def contradictions(self) -> Iterator[str]:
         """Yield a sentence if the value and the limit contradict the status."""
@@ -665,38 +550,25 @@ class RunFigures(Document, frozen=True, kw_only=True):
     kind: Annotated[Literal["run"], says("the kind of this result")] = "run"
     name: Annotated[str, says("the name that the user gave to the run (--name)")] = ""
     seed: Annotated[int, says("the seed of all random choices of the load")]
-    duration_s: Annotated[
-        Amount, says("length of the measured window; warm-up and drain are not part of the window")
-    ]
+    duration_s: Annotated[Amount, says("length of the measured window, without warm-up and drain")]
     scenario: Annotated[
-        Scenario,
-        says("every key of the scenario with its final value; the targets have no secrets"),
+        Scenario, says("every key of the scenario with its final value; targets without secrets")
     ]
     fleet: Annotated[FleetFacts, says("the servers of the run")]
     rate: Annotated[Rate, says("the requested rate and the achieved rate")]
-    outcomes: Annotated[
-        Outcomes, says("number of acquires by outcome, for intended starts in the measured window")
-    ]
+    outcomes: Annotated[Outcomes, says("acquires whose intended start lies in the measured window")]
     outcome_shares: Annotated[
         OutcomeShares, says("share of each outcome in the acquires of the measured window")
     ]
     totals: Annotated[
-        Outcomes,
-        says(
-            "number of acquires by outcome in the whole run; Locust and telemetry show the same "
-            "numbers"
-        ),
+        Outcomes, says("acquires of the whole run; the same as in Locust's table and in telemetry")
     ]
     releases: Annotated[Releases, says("number of releases by outcome in the whole run")]
     latency_s: Annotated[Latencies, says("durations of the operations in the measured window")]
     over_time: Annotated[OverTime | None, says("figures of each time slice of the run")] = None
     attempts: Annotated[Attempts, says("number of rounds per lease")]
-    votes: Annotated[
-        Votes, says("votes of the instances in the last round of each operation in the window")
-    ]
-    split_votes: Annotated[
-        SplitVotes, says("number of rounds in the window in which probably no caller could win")
-    ]
+    votes: Annotated[Votes, says("the results of the last rounds of the operations in the window")]
+    split_votes: Annotated[SplitVotes, says("rounds in the window in which nobody could win")]
     waiting: Annotated[Waiting, says("how long and how evenly callers waited")] = Waiting()
     cost: Annotated[Cost, says("cost of a lease in commands, bytes and CPU time")]
 
@@ -707,30 +579,18 @@ class RunResult(RunFigures, frozen=True, kw_only=True):
     instances: Annotated[tuple[InstanceReport, ...], says("state and figures of each instance")]
     generator: Annotated[GeneratorHealth, says("whether the load was as requested")]
     workers: Annotated[
-        tuple[LoadWorker, ...],
-        says("load processes of other hosts; empty if all load processes ran on this host"),
+        tuple[LoadWorker, ...], says("load processes on other hosts; empty if all ran on this host")
     ] = ()
-    limits: Annotated[Limits, says("times in which this machine or container could not run")] = (
-        Limits()
-    )
+    limits: Annotated[Limits, says("what kept this machine from running")] = Limits()
     safety: Annotated[SafetyReport, says("verdict on the safety of the lock")]
     exceptions: Annotated[Exceptions, says("exceptions that the recipe raised")] = Exceptions()
     faults: Annotated[
-        tuple[InjectedFault, ...],
-        says("the injected faults; a fault has one entry for each target"),
+        tuple[InjectedFault, ...], says("injected faults, one entry for each target")
     ] = ()
-    breaks: Annotated[
-        tuple[str, ...], says("parts of the run that ended early or did not happen")
-    ] = ()
-    thresholds: Annotated[
-        tuple[JudgedThreshold, ...], says("the requested limits, each with its verdict")
-    ] = ()
+    breaks: Annotated[tuple[str, ...], says("parts that ended early or did not take place")] = ()
+    thresholds: Annotated[tuple[JudgedThreshold, ...], says("limits that were asked for")] = ()
     histograms: Annotated[
-        dict[str, str],
-        says(
-            "histograms of the latencies, of the generator's delays and of the replies, as "
-            "base64 of compressed HDR V2"
-        ),
+        dict[str, str], says("HDR V2, compressed, base64: latency_s, generator, reply_<index>")
     ]
 
 

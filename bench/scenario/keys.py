@@ -213,13 +213,7 @@ class Workload:
         says("number of Locust worker processes; the default is 2 for a recipe of another package"),
     ]
     rate_per_s: Annotated[
-        float | None,
-        RATE,
-        None,
-        says(
-            "operations per second; without a rate, each caller starts after its last operation "
-            "ends"
-        ),
+        float | None, RATE, None, says("operations per second; without a rate, the loop is closed")
     ]
     arrivals: Annotated[
         str,
@@ -246,22 +240,13 @@ class Workload:
         Skew,
         SKEW,
         "uniform",
-        says(
-            "how callers choose resources: uniform, own (one each), zipf:1.1, hot:0.9 (90 % use "
-            "one)"
-        ),
+        says("how callers choose resources: uniform, own (one each), zipf:1.1, hot:0.9 (one key)"),
     ]
     hold: Annotated[
-        Delay,
-        TIME,
-        "0",
-        says("how long a caller keeps the lock: 0, fixed:5ms, exp:5ms, lognormal:5ms,1.0"),
+        Delay, TIME, "0", says("time under the lock: 0, fixed:5ms, exp:5ms, lognormal:5ms,1.0")
     ]
     think: Annotated[
-        Delay,
-        TIME,
-        "0",
-        says("pause of a caller between two operations; only possible without a rate"),
+        Delay, TIME, "0", says("a caller's pause between operations, in a closed loop only")
     ]
 
 
@@ -279,10 +264,7 @@ class Scenario(Workload):
         says("time to live of a lock (the PX argument)"),
     ]
     wait_ms: Annotated[
-        int,
-        duration(0, _DAY_MS, whole=True),
-        "1s",
-        says("how long one acquire waits for the lock at most"),
+        int, duration(0, _DAY_MS, whole=True), "1s", says("the longest wait of one acquire")
     ]
     instance_timeout_ms: Annotated[
         float,
@@ -565,10 +547,7 @@ def _load_contradictions(scenario: Scenario, keys: Collection[str]) -> Iterator[
             "refused; raise users above capacity",
         )
     if scenario.fencing and scenario.capacity > 1:
-        yield (
-            "capacity",
-            "fencing is only possible with one holder at a time; remove fencing or capacity",
-        )
+        yield ("capacity", "fencing needs a single holder; remove fencing or capacity")
     if scenario.shared and scenario.capacity > 1:
         yield ("shared", "capacity and shared cannot be combined; remove shared or capacity")
     if scenario.shared and scenario.fencing:
@@ -592,8 +571,8 @@ def _load_contradictions(scenario: Scenario, keys: Collection[str]) -> Iterator[
     if scenario.skew.kind == "own" and scenario.resources < scenario.users:
         yield (
             "skew",
-            f"skew own needs a resource for each of {scenario.users} users; raise resources or use "
-            "skew uniform",
+            f"skew own needs a resource for each of {scenario.users} users; add resources or write "
+            "uniform",
         )
 
 

@@ -128,7 +128,7 @@ def test_a_negative_duration_is_refused():
     ],
 )
 def test_what_is_no_such_histogram_is_refused_by_a_value_error(text):
-    with pytest.raises(ValueError, match="HDR histogram"):
+    with pytest.raises(ValueError, match="histogram"):
         Histogram.decode(text)
 
 
