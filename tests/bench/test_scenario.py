@@ -218,7 +218,7 @@ CONTRADICTIONS = [
     ),
     ("capacity = 2\nshared = true", "key `shared`: capacity and shared cannot be combined"),
     ("users = 3\ncapacity = 3", "key `capacity`: capacity is 3, so none of the 3 users"),
-    ("fencing = true\ncapacity = 2", "key `capacity`: fencing is only possible with one holder"),
+    ("fencing = true\ncapacity = 2", "key `capacity`: fencing needs a single holder"),
     ("fencing = true\nshared = true", "key `shared`: readers do not write"),
     ("arrivals = 'fixed'", "key `arrivals`: arrivals is only possible with a rate"),
     ("rate = 100\nthink = '1ms'", "key `think`: think is only possible without a rate"),
