@@ -30,8 +30,9 @@ class Interrupts:
     """A `with` block that counts the signals which ask the process to end. Outside the main thread
     it gets no signals.
 
-    While `raising` is true, each signal raises KeyboardInterrupt. Otherwise the first `patience`
-    signals are only counted, and each later signal raises KeyboardInterrupt.
+    While `raising` is true, each signal raises KeyboardInterrupt. Otherwise the first
+    signals are only counted, up to the number `patience`. Each later signal raises
+    KeyboardInterrupt.
     """
 
     def __init__(self) -> None:

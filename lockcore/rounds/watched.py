@@ -45,7 +45,7 @@ class WatchedSetRound(SetRound):
         self.decision: Outcome | None = None
 
     def sent(self, now_ns: int) -> None:
-        """Note that the SET has left for every voter."""
+        """Record that the SET was sent to every voter."""
         for pipe in self.voters:
             self.sent_ns[pipe.index] = now_ns
             self.votes[pipe.index] = Vote.SILENT

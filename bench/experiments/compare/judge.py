@@ -503,7 +503,7 @@ def judge_comparison(
 
 def combine_thresholds(runs: Iterable[ComparedRun]) -> list[JudgedThreshold]:
     """Return one entry per threshold, over all runs of one side. A safety threshold fails if it
-    fails in one run. For other thresholds, the median of the decided runs counts. If fewer than
+    fails in one run. For other thresholds, it uses the median of the decided runs. If fewer than
     half of the runs are decided, the threshold may fail but never pass."""
     combined = []
     for entries in zip(*(run.thresholds for run in runs), strict=True):

@@ -227,7 +227,7 @@ class Losses(Section, frozen=True, kw_only=True):
 
     @property
     def granted_twice(self) -> Annotated[str, says("of those asked for", unit="count")]:
-        """Of the locks that a second client asked for, the number that was granted twice."""
+        """How many of the locks that a second client asked for were granted twice."""
         return f"{self.double_grants:,} of {self.asked:,}"
 
     @property

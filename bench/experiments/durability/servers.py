@@ -63,7 +63,7 @@ class CellServers:
         return sum(control.syncs for control in self.controls) if self.controls else None
 
     def syncs_since(self, before: int | None) -> int | None:
-        """Return how many syncs were made since the count was `before`."""
+        """Return how many syncs were made since an earlier count `before`."""
         return None if before is None or self.syncs is None else self.syncs - before
 
 

@@ -47,7 +47,7 @@ def nothing(_key: bytes) -> None:
 
 
 class Keyspace:
-    """The keys of a server. Each key has a value, and may have an end.
+    """The keys of a server. Each key has a value, and may have a time at which it expires.
 
     `forbidden`: the commands for which this server is too old.
     """

@@ -113,7 +113,7 @@ def lasting(what: str, share: float) -> Change:
 
 
 def at_random(setting: Setting, random: Random, changes: dict[Place, Change]) -> Choose:
-    """Return a function that chooses a change at each place with a small probability.
+    """Return a function that sometimes, with a small probability, chooses a change at a place.
 
     The function adds the chosen changes to `changes`.
     """
