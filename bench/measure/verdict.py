@@ -174,7 +174,7 @@ NOT_TESTED = Word(
     "pass",
     0,
     f"Fewer than {TESTED_LEAST} leases were tested, and no limit needs tested leases.",
-    "The figures are valid. Safety was not tested; use --hold and fewer resources to test safety.",
+    "The figures are valid. Safety was not tested; --hold and fewer resources test it.",
 )
 UNKNOWN = Word(
     "UNKNOWN",
@@ -225,8 +225,7 @@ FOUND = Word(
     0,
     "At least 8 probes give an interval of ±25 % or less, with two probes near each end; "
     "or the lock sustains the target rate.",
-    "With 95 % confidence, the capacity lies in the interval. With a target rate: the "
-    "lock sustains that rate.",
+    "The capacity lies in the interval, 95 % sure; or the lock sustains the target rate.",
 )
 NOT_KEPT = Word(
     "NOT KEPT",
@@ -244,8 +243,7 @@ RECOMMENDED = Word(
     0,
     "Each restart method had at least 20 crashes, and no crash of the recommended method "
     "granted a lock twice.",
-    "The recommended method is the best of the measured methods. The page names the "
-    "machine and the dates.",
+    "This is the best of the measured methods. The page names the machine and the dates.",
 )
 HOLDS = Word(
     "HOLDS",
