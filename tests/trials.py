@@ -51,7 +51,7 @@ TRIALS = (
     Trial(r"lockbench (capacity|fsync)", MEASURED, slow=True),
     Trial(r"lockbench (crash|safety|explore|audit|split-votes)", EXPERIMENT, slow=True),
     # nothing has been measured yet
-    Trial(r"lockbench planner", frozenset({3}), text="measure one"),
+    Trial(r"lockbench planner", frozenset({3}), text="name a result with --costs"),
     Trial(r"lockbench observe", MEASURED, SHORT, slow=True),
     Trial(r"lockbench report", elsewhere="tests/integration/test_report_command.py"),
     Trial(r"lockbench judge", elsewhere="tests/integration/test_judge.py"),

@@ -45,9 +45,9 @@ def test_every_finding_has_one_reproducer_of_about_ten_lines(page: Path) -> None
     assert home_of(page)
 
 
-def test_the_readme_names_every_finding() -> None:
-    readme = (PAGES[0].parents[1] / "README.md").read_text("utf-8")
-    assert [page.name for page in PAGES if f"(findings/{page.name})" not in readme] == []
+def test_the_page_of_the_audit_names_every_finding() -> None:
+    text = (ROOT / "docs" / "audit.md").read_text("utf-8")
+    assert [page.name for page in PAGES if f"/findings/{page.name})" not in text] == []
 
 
 @pytest.mark.slow

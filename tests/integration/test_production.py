@@ -378,10 +378,10 @@ def test_a_lease_that_was_lost_is_an_alert(seen: ApplicationReport) -> None:
     fired = seen.prometheus.at(
         'last_over_time(ALERTS{alertname=~"Locks?[A-Z].*"}[1h])', seen.span.end_s
     ).series
-    assert {labels["alertname"] for labels, _ in fired if labels["alertstate"] == "firing"} >= {
-        "LocksLost"
-    }
-    assert not {labels["alertname"] for labels, _ in fired} & {
+    firing = {labels["alertname"] for labels, _ in fired if labels["alertstate"] == "firing"}
+    assert firing >= {"LocksLost"}
+    # A busy machine makes instances lag for a moment. Such an alert is pending, and does not fire.
+    assert not firing & {
         "LockQuorumLost",
         "LockInstanceSlow",
         "LocksQuorumLost",
