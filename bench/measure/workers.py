@@ -252,7 +252,7 @@ LITTLE_USERS = 8
 LITTLE_TOLERANCE = 0.05
 BUSY_CORE = 0.9
 GENERATOR_BOUND = (
-    "generator-bound: a load process used almost a full core, so the rate is a lower bound"
+    "generator-bound: the rate is a lower bound, because a load process used almost a full core"
 )
 
 

@@ -378,10 +378,13 @@ def test_a_lease_that_was_lost_is_an_alert(seen: ApplicationReport) -> None:
     fired = seen.prometheus.at(
         'last_over_time(ALERTS{alertname=~"Locks?[A-Z].*"}[1h])', seen.span.end_s
     ).series
-    firing = {labels["alertname"] for labels, _ in fired if labels["alertstate"] == "firing"}
-    assert firing >= {"LocksLost"}
-    # A busy machine makes instances lag for a moment. Such an alert is pending, and does not fire.
-    assert not firing & {
+    assert {labels["alertname"] for labels, _ in fired if labels["alertstate"] == "firing"} >= {
+        "LocksLost"
+    }
+    spare = "min_over_time((sum(redlock_instance_voting) - max(redlock_quorum_size))[1h:1s])"
+    if seen.value(spare) < 0:
+        pytest.skip("not known here: on a busy machine, fewer instances than a quorum voted")
+    assert not {labels["alertname"] for labels, _ in fired} & {
         "LockQuorumLost",
         "LockInstanceSlow",
         "LocksQuorumLost",
