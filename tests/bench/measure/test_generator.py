@@ -218,7 +218,9 @@ def test_a_busy_load_process_is_a_warning_not_a_verdict(records, report):
         fold(records(cycle(1_100)), WINDOW, CLOSED, [report(cpu_s=cpu_s, lag_histogram="")])
         for cpu_s in (9.1, 8.9)
     )
-    assert any(text.startswith("generator-bound: the rate is a lower bound") for text in busy.warnings)
+    assert any(
+        text.startswith("generator-bound: the rate is a lower bound") for text in busy.warnings
+    )
     assert busy.values["generator"]["verdict"] == "VALID"
     assert not any("bound" in text for text in idle.warnings)
 
