@@ -1,8 +1,9 @@
 """A verdict for CI servers: *cases → JUnit XML*.
 
-Rules: fail becomes a `failure`. Inconclusive, invalid and violated become an `error`, so that no CI
-shows them green. If XML does not allow a character, the character is replaced. Source: windyroad's
-JUnit.xsd (all of its required attributes), which the readers of Jenkins, GitLab and GitHub follow.
+Rules: a case with the status fail becomes a `failure`. A case with the status inconclusive, invalid
+or violated becomes an `error`, so that no CI server shows the case as passed. If XML does not allow
+a character, the character is replaced. Source: windyroad's JUnit.xsd (all of its required
+attributes), which the readers of Jenkins, GitLab and GitHub follow.
 """
 
 import re
@@ -33,8 +34,8 @@ class Suite:
     """All cases of one command.
 
     `started_at`: the start in UTC, as ISO 8601. `properties`: further facts. `name`: the name of
-    the scenario or run, or "". `mark`: a text that is added to the name of each case. It
-    distinguishes these cases from the cases of another run.
+    the scenario or run, or "". `mark`: a text that is added to the name of each case, so that cases
+    of different runs have different names.
     """
 
     command: str

@@ -61,7 +61,7 @@ def not_measured(text: str) -> Sentence:
 class KeyFigure(NamedTuple):
     """One large figure, which answers a part of the question.
 
-    `bound`: a text that limits the value, such as its uncertainty.
+    `bound`: a text in brackets after the value, such as the uncertainty of the value.
     """
 
     name: str
@@ -99,8 +99,8 @@ class Part:
     def plain_head(self) -> tuple[str, ...]:
         """The head of the table, in which every cell is one line.
 
-        A soft hyphen marks a place where a word may be split. U+2010 is a hyphen of the word
-        itself.
+        A soft hyphen marks a place where a word may be split. The character U+2010 is a hyphen that
+        belongs to the word and stays.
         """
         cells = (cell.replace("-\n", "\u00ad").replace("\u2010\n", "\u2010") for cell in self.head)
         return tuple(" ".join(cell.split()) for cell in cells)
@@ -124,8 +124,8 @@ def table_of(
 ) -> Part:
     """Return the table of `rows`, which are sections of one `kind`.
 
-    `columns`: the columns (empty: all fields that tables show). `words`: if the function of a
-    column returns words, the head of the column is in this list.
+    `columns`: the columns (empty: all fields that tables show). `words`: the heads of the columns
+    whose functions return words instead of figures.
     """
     shown = [
         _column(field_at(kind, column))
@@ -144,8 +144,8 @@ def table_of(
 
 
 def _column(field: Field) -> tuple[str, Callable[[Row], str], bool]:
-    """Return the head of a field's column, a function that returns the text for a row, and whether
-    the text consists of words."""
+    """Return three parts of a field's column. These are its head, a function that returns the text
+    of a row, and True if the texts are words."""
     return head_of(field), partial(cell_of, field), field.unit == "text"
 
 
@@ -160,8 +160,8 @@ class Sheet:
     """A result in words.
 
     `verdict`: the verdict word in capitals. `style`: GOOD, DOUBTFUL or BAD. `tables_first`: True if
-    the tables come before the sentences. Otherwise the sentences come first, because they explain
-    the tables.
+    the tables come before the sentences. If it is False, the sentences come before the tables,
+    because the sentences explain the tables.
     """
 
     verdict: str
@@ -183,7 +183,8 @@ class Sheet:
     def style_of(self, line: Sentence) -> str:
         """Return the style of one line of the sheet.
 
-        A reason has the style of the verdict. A warning has the style DOUBTFUL.
+        A line may have its own style. If it has no style, a reason for the verdict gets the style
+        of the verdict, and a warning gets the style DOUBTFUL.
         """
         return line.style or {"because": self.style, "warning": DOUBTFUL}.get(line.label, "")
 
@@ -230,7 +231,7 @@ def sheet_of(
 def made(result: Document, shared: str = "") -> tuple[str, ...]:
     """Return the conditions of an experiment, which are its cores, its seed and its duration.
 
-    `shared`: a text that names the programs on the same cores.
+    `shared`: a text after the number of cores, which names the programs that share these cores.
     """
     return (
         f"{result.environment.cores_text}{shared}",

@@ -104,7 +104,7 @@ def _headline(result: RunResult) -> str:
 def key_figures(result: RunResult) -> tuple[KeyFigure, ...]:
     """Return the large figures of a page: the safety result, the rate and the latency.
 
-    An invalid run has no such figures.
+    An invalid run has no large figures.
     """
     if result.verdict.status == "invalid" or result.generator.verdict == "INVALID":
         return ()
@@ -137,8 +137,8 @@ def key_figures(result: RunResult) -> tuple[KeyFigure, ...]:
 def in_one_line(result: RunResult) -> str:
     """Return one line for a log or for Locust's page.
 
-    The line has the headline and the reasons for the verdict. If there are no reasons, it has the
-    safety result.
+    The line has the headline and the reasons for the verdict. If the verdict has no reasons, the
+    line has the safety result instead.
     """
     reasons = result.verdict.reasons or (safety_sentence(result.safety).text,)
     return "; ".join((_headline(result).replace("   ", ", "), *reasons))
@@ -161,7 +161,7 @@ def _conditions(result: RunResult) -> list[str]:
 
 
 def load_parts(scenario: Scenario) -> list[str]:
-    """Return the parts of the load. Each part has a few words."""
+    """Return short texts that describe the load, such as `closed loop` and `8 users`."""
     rate = scenario.rate_per_s
     users = counted(scenario.users, "user")
     skew = skew_text(scenario.skew)
@@ -226,7 +226,7 @@ def _thresholds(result: RunResult) -> Iterator[Sentence]:
 
 
 def endings(result: RunResult) -> list[str]:
-    """Return the outcomes of acquires, as shares: `contended 1.1 %`."""
+    """Return the outcomes of acquires with their shares, such as `contended 1.1 %`."""
     retried = result.scenario.retry.unreachable
     how = {"unreachable": " (retried within wait)" if retried else " (not retried)"}
     shares = {one: one.value(result.outcome_shares) for one in fields_in(OutcomeShares)}
@@ -238,7 +238,7 @@ def endings(result: RunResult) -> list[str]:
 
 
 def margins(result: RunResult) -> str:
-    """Return the vote margins of the leases, as shares: `2: 97.9 %, 1: 2.1 %`."""
+    """Return each vote margin with its share of the leases, such as `2: 97.9 %, 1: 2.1 %`."""
     counts = result.votes.margin
     whole = sum(counts.values())
     ordered = sorted(counts, key=int, reverse=True)
@@ -382,7 +382,8 @@ def _instances(result: RunResult) -> Iterator[Sentence]:
 
 
 def _keys_left(result: RunResult) -> Iterator[Sentence]:
-    """Yield a sentence if the run left keys on our own servers under names of another form."""
+    """Yield a sentence if the run left keys on our own servers under names that lockbench does not
+    know."""
     left = {one.index: one.other_keys for one in result.instances if one.other_keys}
     if left:
         where = ", ".join(f"{count(number)} on #{index}" for index, number in left.items())

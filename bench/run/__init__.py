@@ -1,2 +1,1 @@
-"""One run. Every question is answered with runs: *scenario → servers, Locust, record → a judged
-result on disk*."""
+"""One run of a scenario: *scenario → servers, Locust, record → a judged result on disk*."""

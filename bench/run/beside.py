@@ -1,5 +1,5 @@
-"""The process that judges a run of plain `locust`: *a plan, and later the time at which the load
-ended → the result*.
+"""The process that judges a run of plain `locust`: *a plan, then the time at which the load ended →
+the result*.
 
 Rules: Locust decides how long a run lasts. At the end, it sends a message with the time at which
 the run ended. The run is judged like every other run. If Locust ends without this message, there is
@@ -86,8 +86,8 @@ def _judged(plan: Plan, workdir: Path, command: Sequence[str]) -> RunResult | No
 def _watched(follower: Follower) -> tuple[Course, int | None]:
     """Record the clock once a second until Locust sends the time at which the run ended.
 
-    Return the clock samples and this time (ns). If Locust ended without a message, the time is
-    None.
+    Return the clock samples and the time (ns) at which the run ended. This time is None if Locust
+    ended without a message.
     """
     course = Course()
     heard = list[int | None]()

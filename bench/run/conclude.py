@@ -1,4 +1,4 @@
-"""How the result of a run is made: *history, notes, counters → the whole result*.
+"""The module that makes the result of a run: *history, notes, counters → the whole result*.
 
 Rules
 - If a number is doubtful, `warnings` says so. A missing number is None, and a warning says why.
@@ -78,7 +78,7 @@ _UNJUDGED = Verdict(status="inconclusive", reasons=())
 
 @dataclass(frozen=True)
 class RunEvidence:
-    """All evidence that a run left.
+    """The data from which lockbench makes the result of a run.
 
     `counters`, `server_cpu_s`: as `counted` returns them. `keys_before`: how many keys each of our
     servers had before the run. `seen_live`: the violations that were observed during the run, by
@@ -183,8 +183,8 @@ class JudgedRecord:
 
 
 def judge_record(workdir: Path, context: Context) -> JudgedRecord:
-    """Judge the record in a folder. The run may have just ended, or the record may be a kept
-    one."""
+    """Judge the record in `workdir`, which is the folder of a run that has just ended, or a folder
+    with a kept record."""
     reports = workers.read_workers(workdir)
     clocks = read_clocks(workdir)
     counts = FarCounts.of(workdir)
@@ -249,8 +249,9 @@ def _judge(
     clocks: Clocks,
     counts: FarCounts,
 ) -> tuple[Sections, set[int], Counter[int]]:
-    """Judge the history part by part. Return sections, requested resources and leases by worker.
-    After an error, the violations so far count, but no figure counts, and the run is never SAFE."""
+    """Judge the history part by part. Return its sections, the requested resources and the leases
+    of each worker. After an error, only the violations before the error count. The figures do not
+    count, and the run is never SAFE."""
     scenario = context.scenario
     window = Window(*context.window_ns)
     gaps = read_gaps(workdir, clocks)
@@ -306,7 +307,8 @@ def _judge(
 def _with_paused(values: Measured, paused: Mapping[str, Histogram], failure: str) -> Measured:
     """Return `values` with the histograms of planned pauses.
 
-    If reading the record ended with a `failure`, the generator is INVALID.
+    `failure`: the reason why the record could not be read to its end, or "". With a failure, the
+    generator is INVALID.
     """
     shown = {name: histogram.encode() for name, histogram in paused.items()}
     values = replaced(values, histograms={**values.histograms, **shown})
@@ -317,8 +319,8 @@ def _with_paused(values: Measured, paused: Mapping[str, Histogram], failure: str
 
 
 def _touched(records: Records, window: Window, gaps: Sequence[Gap]) -> Counter[str]:
-    """Count the acquires of the window that touched a gap. Also count how many of these acquires
-    failed."""
+    """Count the acquires of the measured window that a gap of a load process may have delayed. Also
+    count how many of these acquires failed."""
     if not gaps:
         return Counter()
     inside = records[window.holds(records.intended_ns)]
@@ -329,7 +331,7 @@ def _touched(records: Records, window: Window, gaps: Sequence[Gap]) -> Counter[s
 def _due(scenario: Scenario, window: Window) -> Due:
     """Return how many operations the schedule of an open loop requests until the end of the window.
 
-    If a worker ended early, these numbers stay the same.
+    The early end of a worker does not change the numbers of requested operations.
     """
     if scenario.rate_per_s is None:
         return NO_DUE
@@ -473,7 +475,7 @@ def _instance_warnings(instance: InstanceReport) -> Iterator[str]:
 
 
 def eviction_text(keys: int) -> str:
-    """Return a warning that a server evicted keys. The warning also says what this means for a
+    """Return a warning that a server evicted keys, and that another caller can take an evicted
     lock."""
     return (
         f"the server evicted {keys:,} keys because its memory was full; another caller can take "

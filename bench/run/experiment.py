@@ -1,5 +1,5 @@
-"""The part that all experiments share: *an order → measurements that Ctrl-C may end → a typed
-result on disk → Done*.
+"""The part that all experiments share: *an order → measurements, which Ctrl-C may end → a typed
+result on disk*.
 
     with Experiment(order) as experiment:
         with experiment.cuttable():   # Ctrl-C ends this part; a later Ctrl-C is only counted
@@ -9,8 +9,8 @@ result on disk → Done*.
         return experiment.store(CrashResult(**header, rows=rows, …))
 
 Rules: if a signal asks an experiment to end, the experiment first judges and stores its
-measurements. Some experiments can be continued (bench.run.journal). If a signal cuts such an
-experiment, it stores no result and returns `unfinished`.
+measurements. Some experiments can be continued (bench.run.journal). If a signal ends an experiment
+that can be continued, the experiment stores no result and returns `unfinished`.
 """
 
 import contextlib
@@ -71,8 +71,8 @@ class Done(Generic[Stored_co]):
 def store(result: Stored, folder: Path, code: int) -> Done[Stored]:
     """Write `result` into `folder`.
 
-    If the result cannot be written, it is still returned, and the exit code comes from the error.
-    But an interrupted experiment keeps exit code 130.
+    If the result cannot be written, the function still returns the result, with the exit code of
+    the error. The exit code of an interrupted experiment stays 130.
     """
     try:
         return Done(result, write_result(result, folder), code)
@@ -91,7 +91,8 @@ def now_text() -> str:
 
 
 class Experiment(Interrupts):
-    """An experiment in progress. Inside its `with` block it handles the signals to end.
+    """An experiment in progress. Inside its `with` block, the experiment handles the signals that
+    ask the process to end.
 
     `cut`: True if Ctrl-C has ended a `cuttable` part.
     """
@@ -110,7 +111,8 @@ class Experiment(Interrupts):
 
     @contextlib.contextmanager
     def cuttable(self) -> Iterator[None]:
-        """Let Ctrl-C end the block. If Ctrl-C ends the block, `cut` becomes True.
+        """Return a context for a `with` block that Ctrl-C can end. If Ctrl-C ends the block, `cut`
+        becomes True.
 
         After the block, the experiment only counts signals.
         """
@@ -127,7 +129,7 @@ class Experiment(Interrupts):
             raise KeyboardInterrupt
 
     def header(self, *, seed: int | None, interrupted: bool) -> Header:
-        """Return the first fields of the result. They include the duration up to now."""
+        """Return the first fields of the result, with the duration of the experiment up to now."""
         return {
             "id": self._order.run_id,
             "command": tuple(self._order.command),
@@ -148,7 +150,8 @@ class Experiment(Interrupts):
 
     @staticmethod
     def unfinished(result: Stored) -> Done[Stored]:
-        """Return the outcome of a cut experiment that can be continued. No result is stored."""
+        """Return the outcome of an experiment that a signal ended, and that can be continued. The
+        method does not store the result."""
         return Done(result, None, EXIT_INTERRUPTED, "cut short")
 
 

@@ -1,13 +1,14 @@
-"""The timeline of the faults of a run: *orders and the measured window → faults that began, ended
-and were undone*.
+"""The timeline of the faults of a run: *orders and the measured window → faults that begin and end
+in this window*.
 
 Rules
 - Each fault has its own thread, so no fault waits for another fault.
-- `stop` undoes every fault that has begun. When the context ends, every fault is undone, too. No
-  fault outlasts the window.
-- If one of its faults does not take place, a run is not the run that the user ordered. If the fault
-  is impossible from the start, the run is refused. If the fault fails later, `absences` reports it.
-  If the user allows lockbench to skip faults, there are only warnings in both cases.
+- `stop` undoes every fault that has begun. The end of the `with` block also undoes every fault. No
+  fault lasts longer than the measured window.
+- If a fault does not take place, the run differs from the run that the user ordered. If a fault is
+  impossible from the start, lockbench refuses the run. If a fault fails later, `absences` reports
+  the failure. With `--allow-skipped`, lockbench only gives a warning for an impossible or failed
+  fault.
 """
 
 import threading
@@ -58,7 +59,8 @@ def _entry(fault: Injection, start_ns: int | None) -> InjectedFault:
 class FaultTimeline:
     """A timeline that injects faults at their times, beside the load.
 
-    Create it before the load starts, and enter its context with the load.
+    Create the timeline before the load starts. Enter the `with` block of the timeline when the load
+    starts.
     """
 
     def __init__(
@@ -91,9 +93,9 @@ class FaultTimeline:
         self._leader = threading.Thread(target=self._lead, daemon=True)
 
     def stop(self) -> None:
-        """Undo all faults now. Return when they are undone, or after 30 s.
+        """Undo all faults now. Return when all faults are undone, or after 30 s at the latest.
 
-        More than one call is fine.
+        The method may be called more than once.
         """
         self._stopping.set()
         if self._leader.is_alive():
@@ -121,8 +123,8 @@ class FaultTimeline:
         """Return one sentence for each fault that did not take place as ordered.
 
         `allowed`: True selects faults that may be skipped. False selects faults that may not be
-        skipped. Either all faults of a run may be skipped or none. So one of the two lists is
-        always empty.
+        skipped. A run may skip all of its faults, or it may skip none. So the list is always empty
+        for one of the two values of `allowed`.
         """
         if self._allow_skipped is not allowed:
             return []
@@ -138,10 +140,10 @@ class FaultTimeline:
         ]
 
     def spans_ns(self) -> tuple[Span, ...]:
-        """Return the begin and end (ns) of each fault that has begun. These times explain other
-        events.
+        """Return the start and the end (ns) of each fault that has begun. The judge explains
+        violations with these times.
 
-        If a fault is not undone yet, its end is the present time.
+        If a fault is not undone yet, the present time is used as its end.
         """
         now_ns = time.monotonic_ns()
         return tuple(
@@ -173,7 +175,7 @@ class FaultTimeline:
         """Return each fault's kind and target, and whether the fault was in force at any time since
         the last call.
 
-        Because the whole time since the last call counts, a short fault is visible, too.
+        The whole time since the last call counts, so a fault between two calls is also visible.
         """
         since_ns = self._shown_ns
         self._shown_ns = time.monotonic_ns()

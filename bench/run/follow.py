@@ -1,12 +1,12 @@
-"""The load from its launch until its last worker ends: *a running Locust → the measured window, and
-the reasons for an early end*.
+"""The module that follows the load until its last worker ends: *a running Locust → the measured
+window, and the reasons for an early end*.
 
 Rules
 - Three events end the run early: a worker dies or leaves, Locust never starts, or the user presses
-  Ctrl-C. The measured window then ends at that time. Once the load has reported that its end has
-  begun, the death of a worker no longer ends the run. The result only reports this death.
-- If the window is shorter than ordered, the run counts as interrupted. Otherwise the run is whole
-  only if every worker has reported that it ended after the window.
+  Ctrl-C. The measured window then ends at that time. If a worker dies after the load has begun to
+  end, the death does not end the run. The result only reports the death.
+- If the window is shorter than ordered, the run counts as interrupted. If the window has the
+  ordered length, the run is complete only if every worker has reported an end after the window.
 """
 
 import time
@@ -33,13 +33,14 @@ REPORT_S = 3.0
 
 @dataclass(slots=True)
 class Course:
-    """The course of a run.
+    """The facts that this process observes while the load of a run is active.
 
-    `window`: None if the run did not reach its measured time. `killed`: Locust had to be killed.
-    `deaths`: sentences about workers that ended early. `casualties`: sentences about workers that a
-    fault killed as ordered. `clock`: samples of the monotonic clock with the offset of the wall
-    clock. `used_ns`: pairs of numbers, one for each sample while callers ran. A pair has the time
-    of the sample and the CPU time that this process had used until this time.
+    `window`: the measured window, or None if the run did not reach its measured time. `killed`:
+    true if Locust had to be killed. `deaths`: sentences about workers that ended early.
+    `casualties`: sentences about workers that a planned fault killed. `clock`: samples of the
+    monotonic clock with the offset of the wall clock. `used_ns`: a pair of numbers for each sample
+    that was taken while callers ran. The pair has the time of the sample and the CPU time that this
+    process had used until the sample.
     """
 
     window: Window | None = None
@@ -51,7 +52,8 @@ class Course:
     used_ns: list[tuple[int, int]] = field(default_factory=list)
 
     def note(self, now_ns: int, *, running: bool) -> None:
-        """Keep a sample of the clocks. While callers run, also keep this process's CPU time."""
+        """Store a sample of the clocks. If `running` is true, also store the CPU time of this
+        process."""
         before_ns = time.monotonic_ns()
         wall_ns = time.time_ns()
         after_ns = time.monotonic_ns()
@@ -66,7 +68,7 @@ class Course:
     def beside_ratio(self) -> float | None:
         """The share of a core that this process used while callers ran.
 
-        The process uses this time to follow and judge the run.
+        The process needs its CPU time to follow and judge the run.
         """
         if len(self.used_ns) < 2:
             return None
@@ -88,11 +90,11 @@ def follow(
     *,
     faults: FaultTimeline,
 ) -> Course:
-    """Follow the run until Locust has ended, and return the course of the run.
+    """Wait until Locust has ended, and return the facts that were observed during the run.
 
-    `show`: a function that shows the progress, or None. To end the run early, this function undoes
-    the `faults` and asks Locust to end. `grace_s`: after this request, the users of Locust may take
-    this long to end. After that time, or at a second Ctrl-C, Locust is killed. Raises BenchError if
+    `show`: a function that shows the progress, or None. If the run must end early, this function
+    undoes the `faults` and asks Locust to end. `grace_s`: the time (s) that Locust has to end after
+    this request. Locust is killed after this time, or at a second Ctrl-C. Raises BenchError if
     Locust ends or hangs before its users run.
     """
     course = Course()
@@ -149,9 +151,10 @@ def _unmeasured(course: Course, follower: Follower, load: Load) -> BenchError:
 
 
 def _note_window(course: Course, follower: Follower, ended_ns: int, *, user: bool) -> None:
-    """Store the measured window, and whether it is shorter than ordered.
+    """Store the measured window, and whether the window is shorter than ordered.
 
-    If it is shorter and no reason is known, store the early end of the load as the reason.
+    If the window is shorter and no other reason is known, store the early end of the load as the
+    reason.
     """
     planned = follower.window_ns
     window = follower.window_before(ended_ns)
@@ -193,7 +196,7 @@ def _in_one_line(failure: BenchError, exit_code: int) -> str:
 def lost_workers(follower: Follower, faults: FaultTimeline) -> tuple[str, ...]:
     """Return one sentence for each worker that ended early, unless a fault killed the worker.
 
-    It does not matter whether the worker reported its end.
+    Workers that reported their end and workers that did not report it are treated alike.
     """
     notes = _not_killed(follower, faults)
     return tuple(sentence for note in notes if (sentence := _loss(note, follower.window_ns)))
@@ -254,8 +257,8 @@ def unreported(follower: Follower, faults: FaultTimeline) -> tuple[str, ...]:
 def _ended_ns(follower: Follower) -> int:
     """Return the time (ns) at which a load ended by itself.
 
-    This is the latest end that a worker reported. If no worker reported its end, this is the
-    present time.
+    The returned time is the latest end that any worker reported. If no worker reported its end, the
+    function returns the present time.
     """
     notes = workers.read_workers(follower.workdir)
     ends = [note.stopped_ns for note in notes if note.phase == "stopped"]

@@ -1,8 +1,8 @@
 """The progress of a run: *the run's folder, read again and again → progress since the last reading,
 and the measured window*.
 
-Rules: the follower only reads files. The workers also write these files when nobody reads them. So
-the follower does not slow the load.
+Rules: the follower only reads files. The workers write the same files even if no follower reads the
+files. So the follower does not slow the load.
 """
 
 import time
@@ -66,7 +66,7 @@ class Follower:
     ) -> None:
         """Start at the beginning of the history.
 
-        `wait_s`: the longest time (s) to wait for workers. `began_ns`: the begin of the run (None:
+        `wait_s`: the longest time (s) to wait for workers. `began_ns`: the start of the run (None:
         now).
         """
         self.workdir = workdir
@@ -102,8 +102,8 @@ class Follower:
     def window_before(self, ended_ns: int) -> Window | None:
         """Return the part of the planned window that had passed at `ended_ns`.
 
-        If workers run on other hosts, the planned window is the one that the leader sent to them.
-        Return None if the window had not begun.
+        If workers run on other hosts, the function returns the window that the leader sent to these
+        workers. Return None if the window had not begun.
         """
         if (led := read_led(self.workdir)) is not None:
             return Window(*led.window_ns)
@@ -177,7 +177,8 @@ class Follower:
 
 
 def _told_per_s(notes: Sequence[workers.WorkerNote]) -> float:
-    """Return the leases per second since the users ran, from the notes of the workers."""
+    """Return the mean leases per second since the users started, as the notes of the workers report
+    them."""
     rates = []
     for note in notes:
         attempts, failed = note.locust.get("acquire", (0, 0))

@@ -2,9 +2,9 @@
 count to check later*.
 
 Rules: no signal is lost. If an exception comes during a finaliser (`__del__`), Python drops the
-exception. So a signal that came during a finaliser is raised again. If an inner block has only
-counted signals, the outer block receives a signal when the inner block ends. Source: signal(7);
-sys.unraisablehook.
+exception. So this module raises KeyboardInterrupt again for a signal that came during a finaliser.
+One `with` block of Interrupts may be inside another. If the inner block has only counted signals,
+the outer block receives a signal when the inner block ends. Source: signal(7); sys.unraisablehook.
 """
 
 from __future__ import annotations
@@ -27,12 +27,11 @@ AGAIN_S = 0.01
 
 
 class Interrupts:
-    """A `with` block that counts the signals which ask the process to end. Outside the main thread
-    it gets no signals.
+    """A `with` block that counts the signals which ask the process to end. Outside the main thread,
+    the block receives no signals.
 
-    While `raising` is true, each signal raises KeyboardInterrupt. Otherwise the first
-    signals are only counted, up to the number `patience`. Each later signal raises
-    KeyboardInterrupt.
+    While `raising` is true, each signal raises KeyboardInterrupt. If `raising` is false, the block
+    only counts the first `patience` signals. Each later signal raises KeyboardInterrupt.
     """
 
     def __init__(self) -> None:
@@ -64,8 +63,9 @@ class Interrupts:
     ) -> None:
         """Restore the former signal handlers.
 
-        Raises KeyboardInterrupt for a lost signal that has not been raised again yet. If there is
-        an Interrupts block around this block, that block gets the signal.
+        Raises KeyboardInterrupt if Python dropped the exception of a signal, and this module has
+        not raised the exception again yet. If this block is inside another Interrupts block, the
+        outer block gets the signal instead.
         """
         if not self._before:
             return
@@ -83,7 +83,7 @@ class Interrupts:
             raise KeyboardInterrupt
 
     def note(self, *_signal: object) -> None:
-        """Count a signal to end.
+        """Count a signal that asks the process to end.
 
         Raises KeyboardInterrupt if `raising` is true or if `count` is above `patience`.
         """
@@ -105,9 +105,11 @@ class Interrupts:
 
 @contextlib.contextmanager
 def until_shown() -> Iterator[None]:
-    """Let a block show all measurements before a signal ends it.
+    """Return a context for a `with` block that shows all measurements before a signal ends the
+    block.
 
-    The first signal is raised at the end of the block. The second signal is raised at once.
+    The first signal raises KeyboardInterrupt at the end of the block. The second signal raises
+    KeyboardInterrupt at once.
     """
     with Interrupts() as interrupts:
         interrupts.raising = False

@@ -3,9 +3,9 @@ experiment can continue*.
 
 Rules
 - The first line holds the plan as JSON. Each further line holds one finished piece.
-- A kill may cut the last line short. The reader drops such a line.
+- A kill may cut the last line short. The reader drops an incomplete last line.
 - An experiment with another plan cannot continue from the journal.
-- One process at a time works on a journal. Source: flock(2).
+- Only one process at a time can use a journal. Source: flock(2).
 """
 
 from __future__ import annotations
@@ -132,14 +132,14 @@ def _require_same(begun: Plan, plan: Plan, folder: Path) -> None:
 
 
 def is_unfinished(folder: Path) -> bool:
-    """Return whether `folder` holds an interrupted experiment. It does if it has a journal and no
-    result."""
+    """Return whether `folder` holds an interrupted experiment. The folder of an interrupted
+    experiment has a journal and no result."""
     return (folder / JOURNAL_NAME).is_file() and not (folder / RESULT_NAME).exists()
 
 
 def read_journal(folder: Path) -> tuple[Plan, Sequence[bytes], int]:
-    """Return the plan, the lines of complete pieces, and how many bytes the file has up to the end
-    of these lines.
+    """Return the plan, the lines of the complete pieces, and the size of the file in bytes without
+    an incomplete last line.
 
     Raises UsageError if the file is not a journal.
     """

@@ -1,11 +1,11 @@
 """One run, from order to result: *a scenario → servers, Locust, history → a judged result on disk*.
 
 Rules
-- While Locust runs, the run only counts signals. So it always stops the load, judges and writes the
-  measurements, counts and unlinks leaked keys, and removes its own files.
-- If nobody requests telemetry, the run imports no telemetry module and asks no collector.
-- If the collector has a fault before the load starts, the run stops. If the collector has a fault
-  later, the result has a warning.
+- While Locust runs, the run only counts signals. After a signal, the run still stops the load,
+  judges and writes the measurements, counts and unlinks leaked keys, and removes its own files.
+- If nobody requests telemetry, the run does not import the exporter and contacts no collector.
+- If the check before the load shows that the collector cannot work, the run stops. If the collector
+  fails later, the result has a warning.
 """
 
 import os
@@ -58,8 +58,8 @@ class Order:
     result, which can be created (None: the run only returns the result). `ring`: the processes that
     share time slices with this run. `name`: the user's name for the run. `bind`: at this address,
     the run waits for workers on other hosts. It waits for one worker per process of the scenario.
-    `more`: these workers will serve another run afterwards. `keep_history`: keep the record beside
-    the result.
+    `more`: true if another run may follow with the same workers. `keep_history`: true if the record
+    is kept beside the result.
     """
 
     scenario: Scenario
@@ -183,7 +183,8 @@ def _ended(
 
 
 def _begun(plan: Plan, environ: Mapping[str, str], series: LocustSeries | None) -> Load:
-    """Start the load of this run, as a test of the series or in its own Locust."""
+    """Start the load of this run. The Locust of the `series` runs the load, or a new Locust if
+    `series` is None."""
     return series.begin(plan, environ) if series else LocustProcess(plan, environ)
 
 
@@ -265,8 +266,9 @@ def telemetry_of(
 
 
 def _syncs(fleet: Fleet | None, index: int) -> Mapping[str, int]:
-    """Return how many syncs instance `index` has made, as a field for INFO.
+    """Return the number of syncs that instance `index` has made, as an extra field of INFO.
 
-    INFO itself does not have this field. Without a shim, the field is missing.
+    The server's own INFO does not have this field. If the fleet runs without a shim, the result is
+    empty.
     """
     return {FSYNCS: fleet.controls[index].syncs} if fleet and fleet.controls else {}

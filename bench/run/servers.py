@@ -1,8 +1,9 @@
 """The instances of one run: *scenario → URLs that answer, facts about the instances, and their
 counts*.
 
-Rules: a fleet that this module starts ends with the context. Targets of the user are only examined.
-If a target is unfit, lockbench refuses it before any load starts.
+Rules: this module stops the fleet that it started when the `with` block ends. This module only
+examines the user's targets. If a target is unfit, lockbench refuses the target before any load
+starts.
 """
 
 import contextlib
@@ -70,8 +71,8 @@ class Servers:
     def key_counts(self) -> tuple[int | None, ...]:
         """Return how many keys each server has now.
 
-        If the number is unknown, it is None. If the server is not ours, the number is also None,
-        because this server may hold other keys.
+        A number is None if it is unknown. It is also None for the servers of the user, because
+        these servers may hold other keys.
         """
         return key_counts(self.urls) if self.fleet else (None,) * len(self.urls)
 
@@ -176,7 +177,8 @@ def ask(
 ) -> tuple[InstanceFacts, ...]:
     """Examine the instances and return facts about the instances.
 
-    Raises EnvironmentNotReadyError if they are unfit for a load, and UsageError for a wrong URL.
+    Raises EnvironmentNotReadyError if the instances cannot serve a load, and UsageError for a wrong
+    URL.
     """
     facts = inspect(urls, allow_missing=allow_missing, channels=channels)
     if not replicated:

@@ -4,13 +4,15 @@ why the run cannot be used*.
 The commands capacity, compare and gate make many short runs. This module starts each run and
 decides whether its result can be used.
 
-- An incomplete run is not a measurement. If Ctrl-C cut the run, KeyboardInterrupt is raised.
+- An incomplete run is not a measurement. If Ctrl-C ended the run early, `run_short` raises
+  KeyboardInterrupt.
 - A run is torn if its load ended early because another side of the same round ended this load.
 - A run is broken if it is INVALID for a reason other than its generator.
-- A run is disturbed if its generator was INVALID, or if its generator was late in an open loop. In
-  this case, another run may succeed.
-- A stored run counts if its verdict word is SAFE. If no run was tested, a run with NOT TESTED
-  counts, too. VIOLATED also counts, because it is certain, and it decides the question.
+- A run is disturbed if its generator was INVALID, or if its generator was late in an open loop. A
+  disturbed run may succeed if it is made again.
+- A stored run counts if its verdict word is SAFE or VIOLATED. VIOLATED counts because a violation
+  is certain and decides the question. The verdict word NOT TESTED counts only if all runs have this
+  verdict word.
 """
 
 import os
@@ -66,7 +68,7 @@ def run_short(
 
 
 def require_whole(result: RunResult) -> None:
-    """If a run is broken, raise InconclusiveError, because another run would also break."""
+    """Raise InconclusiveError if a run is broken, because another run would also break."""
     if result.verdict.status == "invalid" and result.generator.verdict == "VALID":
         raise InconclusiveError(f"a probe ended early: {result.verdict.reasons[0]}")
 
@@ -74,7 +76,7 @@ def require_whole(result: RunResult) -> None:
 def is_disturbed(result: RunResult) -> bool:
     """Return whether the load of a run differed from the ordered load.
 
-    If it differed, it is worth making another run.
+    If the load differed, another run is worth its time.
     """
     is_late = result.rate.offered_per_s is not None and result.generator.verdict in IN_DOUBT
     return result.verdict.status == "invalid" or is_late
@@ -83,10 +85,10 @@ def is_disturbed(result: RunResult) -> bool:
 def require_earned(
     command: str, series: Sequence[Sequence[RunResult]], labels: Sequence[str]
 ) -> None:
-    """Raise UsageError if a run's own verdict word says that its figures cannot be used.
+    """Raise UsageError if the verdict word of a run shows that its figures cannot be used.
 
-    If only one side was tested, the other side may be fast because it sends no commands. So NOT
-    TESTED is accepted only if no run was tested. This happens in a load without contention.
+    A side that was not tested may be fast only because it sends no commands. So the verdict word
+    NOT TESTED is accepted only if all runs have this word, as in a load without contention.
     """
     runs = [
         (label, result) for results, label in zip(series, labels, strict=True) for result in results
@@ -109,6 +111,6 @@ def require_earned(
 
 
 def _why(result: RunResult) -> str:
-    """Return the first reason of a run's verdict word, in brackets."""
+    """Return the first reason for the verdict word of a run, in brackets."""
     reason = next(iter(result.verdict.reasons), result.safety.reason)
     return f" ({reason})" if reason else ""

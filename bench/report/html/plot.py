@@ -1,5 +1,5 @@
-"""Pictures as SVG text: *series, or rows with intervals, over scales → a figure with its legend*.
-Source: SVG 1.1.
+"""Pictures as SVG text: *series or rows, with their scales → a figure with a legend*. Source: SVG
+1.1.
 
 Rules: this module escapes all text from a result. Coordinates keep one digit after the point.
 Colours are classes of page.css, which has versions for light, dark and print. A missing value is a
@@ -38,8 +38,8 @@ Cell = float | int | str | bool | None
 class Column:
     """A column of data.
 
-    `name`: the name in files. `unit`: s, per_s, count, ratio, us or text. `label`: the name on the
-    page.
+    `name`: the column's name in data files. `unit`: s, per_s, count, ratio, us or text. `label`:
+    the column's name on the page.
     """
 
     name: str
@@ -49,12 +49,12 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A picture with its finding.
+    """A picture, the title that states its result, and its data.
 
     `name`: an identifier, which is also used in the names of files. `legend`: names, each with a
-    small drawing (SVG). `cursor`: the position of each row of data, for readers with a mouse or
-    keys. `drawn`: data from which the page's script draws the picture over the whole width. If
-    there is such data, `svg` is empty.
+    small drawing (SVG). `cursor`: the position of each row of data on the x axis. The page shows
+    the row that the reader selects with the mouse or the keyboard. `drawn`: data for a picture that
+    the script of the page draws over the whole width. If `drawn` is not None, `svg` is empty.
     """
 
     name: str
@@ -98,7 +98,8 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Area:
-    """Steps between `lows` and `highs`. `edges` has one entry more than `lows` and `highs`."""
+    """A filled area between the steps of `lows` and the steps of `highs`. `edges` has one entry
+    more than `lows` and `highs`."""
 
     edges: Sequence[float]
     lows: Sequence[float]
@@ -244,7 +245,7 @@ def _mark(x: Scale, y: Scale, mark: Line | Area | Spot) -> str:
 
 
 def _legend(named: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """Return one entry for each name, with all small drawings of this name."""
+    """Return a legend with one entry for each name. An entry has all small drawings of its name."""
     legend: dict[str, str] = {}
     for key, swatch in dict.fromkeys(named):
         legend[key] = legend.get(key, "") + swatch
@@ -252,7 +253,8 @@ def _legend(named: Iterable[tuple[str, str]]) -> dict[str, str]:
 
 
 def _swatch(mark: Mark) -> str:
-    """Return a small drawing of a mark, which the legend shows. Its size is 26 × 10."""
+    """Return a small drawing of a mark for the legend. The drawing is 26 wide and 10 high (SVG
+    units)."""
     style = _class_of(mark)
     if isinstance(mark, Line):
         return stroke(1, 5, 25, 5, "line faint" if "faint" in style else style)
@@ -315,10 +317,11 @@ def forest(
     lines: Sequence[tuple[float, str]] = (),
     limit: str = "limit",
 ) -> Figure:
-    """Return the figure `name` of `bars` over `x`, in the style of a meta-analysis.
+    """Return the figure `name`, which is a forest plot of `bars` over the scale `x`.
 
-    The name and the text of a row are above its interval. `lines`: values that lines mark, with
-    their names. `limit`: the text that explains the limit marks of the rows.
+    The name and the text of a row are above its interval. `lines`: values with their names. A
+    vertical line marks each value. `limit`: the text in the legend that explains the limit marks of
+    the rows.
     """
     x = replace(x, start=_MARGIN, end=_WIDTH - _MARGIN)
     bottom = _FIRST_PX + len(bars) * _ROW_PX
@@ -353,7 +356,7 @@ def forest(
 
 
 def _beside_bar(at: float, top: float, style: str) -> str:
-    """Return a vertical line that is as high as the interval of a row, so that it crosses no
+    """Return a short vertical line. The line covers only the interval of a row, so it crosses no
     name."""
     return stroke(at, top + _BAR_PX - 8, at, top + _BAR_PX + 8, style)
 
@@ -373,8 +376,8 @@ def _row(bar: Bar, x: Scale, top: float) -> str:
 def _bar(bar: Bar, y: float, x_of: Callable[[str], float]) -> str:
     """Return the interval and the point of a bar, if they are known.
 
-    `x_of`: a function that gets a name (`low`, `high` or `value`) and returns the position of this
-    value of the bar.
+    `x_of("low")` returns the position of the bar's lower end. The names `high` and `value` work in
+    the same way.
     """
     parts = []
     if bar.low is not None and bar.high is not None:
@@ -416,11 +419,12 @@ class Measure:
 
 
 def harm(value: float | None, text: str, *, some: str, none: str) -> Measure:
-    """Return the measure of an event that should not happen.
+    """Return a measure that shows how often an unwanted event happened.
 
-    `value`: how often the event happened. If it is 0, the mark is a green tick with the meaning
-    `none`. If it is larger, the mark is a red bar with the meaning `some`. If it is None (unknown),
-    only the text is shown.
+    `value`: the number of events. If `value` is 0, the mark is a green tick, and the legend
+    explains the tick with the text `none`. If `value` is larger, the mark is a red bar, and the
+    legend explains the bar with the text `some`. If `value` is None (unknown), the row shows only
+    the text.
     """
     return Measure(value, text, "bad", some) if value else Measure(value, text, "good", none)
 

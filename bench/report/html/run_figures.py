@@ -2,9 +2,10 @@
 `over_time` → pictures over time*.
 
 Rules: a curve is solid up to the last point that has at least ten samples beyond it. From this
-point to the slowest sample, the curve is faint. Figures in words come from `latency_s`. Every point
-of a picture over time is a figure of the result. If a slice has no samples, the line has a gap.
-Faults are bands. Source: Gil Tene's percentile plots (HdrHistogram).
+point to the slowest sample, the curve is faint. The latencies in titles come from `latency_s` and
+`reply_s` of the result. Every point of a picture over time is a figure of the result. If a slice
+has no samples, the line has a gap. Faults are bands. Source: Gil Tene's percentile plots
+(HdrHistogram).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -111,10 +112,10 @@ def curves_figure(
     name: str = "percentiles",
     beside: Sequence[LatencyCurve] = (),
 ) -> Figure | None:
-    """Return the picture of the `curves` of `what`, or None if there are no curves.
+    """Return a picture of the `curves`, or None if there are no curves.
 
-    `beside`: the curves of other pictures. The axes also cover these curves, so that readers can
-    compare the pictures.
+    `what`: the measured quantity. `beside`: the curves of other pictures. The axes of this picture
+    also cover the curves in `beside`, so that readers can compare the pictures.
     """
     if not curves:
         return None
@@ -138,8 +139,8 @@ def curves_figure(
 def curve_of(encoded: str, most_s: float | None) -> Curve:
     """Return the percentile curve of an encoded histogram.
 
-    The curve has as many points as there are samples for. Its last point is the largest sample,
-    `most_s`.
+    A histogram with more samples gives a curve with more points. The last point of the curve is the
+    largest sample, `most_s`.
     """
     histogram = Histogram.decode(encoded)
     if not histogram.count:
@@ -213,7 +214,7 @@ def slowest_of(result: RunResult) -> tuple[float, str] | None:
 
 
 def course_figures(result: RunResult) -> list[Figure]:
-    """Return the pictures over time. A result without figures over time has none."""
+    """Return the pictures over time. The list is empty if the result has no figures over time."""
     if (over := course_of(result)) is None:
         return []
     course = _CourseFigures(result, over)
@@ -307,7 +308,8 @@ class _CourseFigures:
         return self._shares("outcomes", title, about, styles, columns)
 
     def votes(self) -> Figure:
-        """Return the picture of vote margins as shares. Its title also counts the split votes."""
+        """Return the picture of the shares of the vote margins. The title also gives the number of
+        split votes."""
         ordered = sorted(self._over.margin, key=int, reverse=True)
         split = self._result.split_votes
         shares = margins(self._result)

@@ -150,9 +150,11 @@ class Eyecatcher:
 
 
 def moment_of(result: RunResult) -> Eyecatcher | None:
-    """Return the moment at which the page of `result` opens.
+    """Return the moment that the page of `result` shows first.
 
-    Return None if there is no such moment or if its time is unknown.
+    This is the first violation. Without a violation, it is the first fault. Without a fault, it is
+    the slowest acquire. Return None if the result has none of these events, or if the result has no
+    figures over time.
     """
     over = course_of(result)
     incidents = findings(result)
@@ -201,7 +203,7 @@ def _span(example: Example, origin_ns: int) -> tuple[float, float]:
 
 
 def _around(result: RunResult, at_s: float) -> tuple[float, float]:
-    """Return the time span of `at_s` and of the leases nearest to it.
+    """Return a time span that contains `at_s` and the leases whose grants are nearest to `at_s`.
 
     The leases belong to the first resource for which the result shows holders.
     """
@@ -225,7 +227,8 @@ def _safety(result: RunResult, moment: Eyecatcher | None) -> Chapter:
 
 
 def _holders(result: RunResult, moment: Eyecatcher | None) -> Figure | None:
-    """Return the figure of the holders of each resource over time. It opens at `moment`.
+    """Return the figure that shows the holders of each resource over time. At first, the figure
+    shows the time around `moment`.
 
     The script of the page (page.js) draws the figure. If the browser runs no scripts, the tables
     below show the same data. Return None if the result has no holders.
@@ -304,7 +307,7 @@ def _conditions(result: RunResult) -> Chapter:
 
 
 def conditions_of(result: RunResult) -> dict[str, str]:
-    """Return every key of the run's scenario in words.
+    """Return every key of the run's scenario, with its value as text.
 
     For `fsync`, the text has the actual AOF policy of the servers, because the user's own targets
     ignore this key.
@@ -327,9 +330,9 @@ def _facts(section: Section) -> dict[str, str]:
 
 
 def scenario_facts(scenario: Scenario) -> dict[str, str]:
-    """Return every key of a resolved scenario in words.
+    """Return every key of a resolved scenario, with its value as text.
 
-    Hold, think time and skew keep the notation of a scenario file.
+    The texts of `hold`, `think` and `skew` have the notation of scenario files.
     """
     facts = {name: _fact_text(value) for name, value in asdict(scenario).items()}
     written = {

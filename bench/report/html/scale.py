@@ -1,9 +1,9 @@
 """Scales from values to pixels: *a range of figures → a scale with readable ticks*.
 
 Rules: bounds and ticks are round numbers (1, 2 or 5 times a power of ten). A logarithmic scale has
-a tick at each power of ten. If the range is short, it also has ticks in between. If a range has no
-width, it is widened, because the scale divides by the width. Source: Heckbert, "Nice numbers for
-graph labels" (Graphics Gems, 1990).
+a tick at each power of ten. Over a short range, a logarithmic scale also has ticks at 2 and 5 times
+each power of ten. If a range has no width, it is widened, because the scale divides by the width.
+Source: Heckbert, "Nice numbers for graph labels" (Graphics Gems, 1990).
 """
 
 import math
@@ -18,7 +18,9 @@ Label = Callable[[float], str]
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """A scale that maps low…high to start…end in pixels. The drawing code sets start and end.
+    """A scale that maps values from `low` to `high` to pixels from `start` to `end`.
+
+    The drawing code sets `start` and `end`.
 
     `ticks`: the values to label. `label`: returns the text of a tick. `name`: the measured
     quantity, with its unit.
@@ -87,8 +89,8 @@ def latencies(values: Iterable[float]) -> Scale:
 def percentiles(count: float) -> Scale:
     """Return the scale of a percentile curve with `count` samples.
 
-    The scale is logarithmic in 1 ÷ (1 − share). It ends at the first power of ten that is at least
-    `count`.
+    The scale is logarithmic in 1 ÷ (1 − share). The scale ends at the smallest power of ten that is
+    at least `count`.
     """
     nines = math.ceil(math.log10(max(count, 10)))
     ticks = (1.0, 2.0, *(10.0**decade for decade in range(1, nines + 1)))

@@ -1,5 +1,5 @@
-"""The picture of a course of events: *steps of several clients and their servers → a figure*. All
-functions are pure.
+"""A picture of the messages between clients and servers: *steps of several clients and their
+servers → a figure*. All functions are pure.
 
 Every client has a line from top to bottom, and the servers share one line at the right. A call is
 an arrow to the servers, and an answer is an arrow back. Any other step is a dot. A bar beside a
@@ -23,7 +23,7 @@ LETTER_PX = 8.8
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A step of a course of events.
+    """One step of a client or a server, which the picture shows: a call, an answer or an event.
 
     `line`: the number of the line on which the step is drawn. The last line belongs to the servers.
     """
@@ -38,8 +38,8 @@ class Move:
 class HoldingSpan:
     """The time during which a client believes that it holds the lock.
 
-    `begin`, `end`: the numbers of the first and the last step. `is_bad`: another client holds the
-    lock, too.
+    `begin`, `end`: the numbers of the first and the last step. `is_bad`: true if another client
+    also holds the lock.
     """
 
     line: int
@@ -57,7 +57,8 @@ def sequence(
     moves: Sequence[Move],
     holdings: Sequence[HoldingSpan] = (),
 ) -> Figure:
-    """Return the figure `name` of a course of events. The data of the figure are the moves.
+    """Return the figure `name`, which draws the `moves`. The data table of the figure lists the
+    same moves.
 
     `lines`: the names of the clients, then the name of the servers.
     """
@@ -102,7 +103,8 @@ def _legend(moves: Sequence[Move], holdings: Sequence[HoldingSpan], servers: int
 
 
 def _drawn(move: Move, top: float, places: Sequence[float]) -> Iterator[str]:
-    """Yield the drawing of a move: its time, its text, and below them its arrow or dot."""
+    """Yield the SVG elements of a move. These are its time, its text, and an arrow or a dot below
+    the text."""
     here = places[move.line]
     low = top + 17
     yield label(f"{move.at_ms:,.0f}", FIRST - 26, top + 12, anchor="end", style="name")
