@@ -84,15 +84,23 @@ class Judged(TwoSides, frozen=True, kw_only=True):
     ] = "judged"
     ratio: Annotated[
         Amount | None,
-        says("the ratio second ÷ first, as exp of the Hodges-Lehmann estimate of the log ratios"),
+        says(
+            "the ratio second ÷ first, as exp of the Hodges-Lehmann estimate of the log ratios",
+        ),
     ] = None
     low: Annotated[
         Amount | None,
-        says("lower end of the ratio's exact interval; null if the interval has no lower end"),
+        says(
+            "lower end of the ratio's exact interval; null if the interval has no lower end",
+            unit="ratio",
+        ),
     ] = None
     high: Annotated[
         Amount | None,
-        says("upper end of the ratio's exact interval; null if the interval has no upper end"),
+        says(
+            "upper end of the ratio's exact interval; null if the interval has no upper end",
+            unit="ratio",
+        ),
     ] = None
     confidence: Annotated[Share | None, says("of the interval")] = None
     tolerance_ratio: Annotated[
@@ -119,6 +127,22 @@ class Judged(TwoSides, frozen=True, kw_only=True):
     noisy: Annotated[
         bool, says("true if the verdict is inconclusive only because the figures vary too much")
     ] = False
+
+    @property
+    def limit(
+        self,
+    ) -> Annotated[
+        Amount | None,
+        says("the ratio of the largest change", label="allowed", unit="ratio"),
+    ]:
+        """The ratio at which a judged figure is worse by the whole tolerance, or None if this ratio
+        is not known."""
+        if self.role != "judged" or self.tolerance_ratio is None:
+            return None
+        # The tolerance of this share is in percentage points of all acquires.
+        if self.metric == "acquire.success":
+            return 1 - self.tolerance_ratio / self.first if self.first else None
+        return 1 / (1 + self.tolerance_ratio) if self.higher_is_better else 1 + self.tolerance_ratio
 
 
 class ExactRow(Section, frozen=True, kw_only=True):

@@ -10,7 +10,7 @@ from bench.experiments.compare.result import ComparisonResult, Exact, Judged
 from bench.gates.threshold import FOREVER_S, find_metric
 from bench.measure.verdict import TESTED_LEAST
 from bench.report.figures import INFINITE, MISSING, count, counted, in_unit, percent, threshold_text
-from bench.report.html.plot import Bar, Column, Figure, forest
+from bench.report.html.plot import Bar, Figure, data_of, forest
 from bench.report.html.scale import Scale, exact, logarithmic
 from bench.report.junit import Case, Suite, suite_of
 from bench.report.sheet import KeyFigure, Part, Sentence, Sheet, not_measured, sheet_of, to_do
@@ -56,7 +56,7 @@ def _keys(result: ComparisonResult) -> tuple[KeyFigure, ...]:
         KeyFigure(
             metric_text(entry.metric),
             change_text(entry.ratio),
-            f"interval {interval_text(entry)}; allowed {change_text(limit_of(entry))}"
+            f"interval {interval_text(entry)}; allowed {change_text(entry.limit)}"
             if entry.low is not None
             else "no interval yet",
         )
@@ -193,7 +193,7 @@ def _row(entry: Judged, noise: Judged) -> tuple[str, ...]:
         _figure_text(entry.second, entry.unit),
         change_text(entry.ratio),
         interval_text(entry) if entry.pairs else MISSING,
-        change_text(limit_of(entry)),
+        change_text(entry.limit),
         percent(noise.pair_noise_ratio),
     )
 
@@ -222,17 +222,6 @@ def change_text(ratio: float | None) -> str:
     if ratio >= ENDLESS:
         return f"+{INFINITE}"
     return f"{(ratio - 1) * 100:+.{0 if ratio >= 2 else 1}f} %"
-
-
-def limit_of(entry: Judged) -> float | None:
-    """Return the ratio at which a judged figure is worse by the whole tolerance. Return None if the
-    ratio is not known."""
-    if entry.role != "judged" or entry.tolerance_ratio is None:
-        return None
-    # The tolerance of this share is in percentage points of all acquires.
-    if entry.metric == "acquire.success":
-        return 1 - entry.tolerance_ratio / entry.first if entry.first else None
-    return 1 / (1 + entry.tolerance_ratio) if entry.higher_is_better else 1 + entry.tolerance_ratio
 
 
 def interval_text(entry: Judged) -> str:
@@ -356,7 +345,7 @@ def _figure(result: ComparisonResult, side: int, entries: Sequence[Judged]) -> F
     numbers = [
         value
         for entry in entries
-        for value in (entry.ratio, entry.low, entry.high, limit_of(entry))
+        for value in (entry.ratio, entry.low, entry.high, entry.limit)
         if value
     ]
     allowed = (
@@ -367,13 +356,7 @@ def _figure(result: ComparisonResult, side: int, entries: Sequence[Judged]) -> F
         f"Each row shows the change of a figure with its interval; {allowed}; a change whose "
         "interval contains 0 may be chance"
     )
-    columns = (
-        Column("metric", "text"),
-        *(Column(name, "ratio") for name in ("ratio", "low", "high", "allowed")),
-    )
-    rows = [
-        [entry.metric, entry.ratio, entry.low, entry.high, limit_of(entry)] for entry in entries
-    ]
+    columns, rows = data_of(Judged, entries, ("metric", "ratio", "low", "high", "limit"))
     return forest(
         f"change-{side}",
         _summary(result, side),
@@ -412,5 +395,5 @@ def _bar(entry: Judged) -> Bar:
         text,
         style,
         key,
-        limit_of(entry),
+        entry.limit,
     )

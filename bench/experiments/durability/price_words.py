@@ -17,11 +17,17 @@ from bench.experiments.durability.planner_words import (
     servers_of,
 )
 from bench.experiments.durability.policies import terms
-from bench.experiments.durability.price_result import CostRange, FsyncResult, FsyncRow, PlannerPage
+from bench.experiments.durability.price_result import (
+    AlwaysCost,
+    CostRange,
+    FsyncResult,
+    FsyncRow,
+    PlannerPage,
+)
 from bench.measure.expectation import ROW_WORDS
 from bench.report.answer import Answer
 from bench.report.figures import counted, latency, milliseconds
-from bench.report.html.plot import Bar, Column, Figure, forest
+from bench.report.html.plot import Bar, Figure, data_of, forest
 from bench.report.html.scale import logarithmic, number_tick
 from bench.report.junit import Case, Suite, suite_of
 from bench.report.sheet import Columns, KeyFigure, Part, Sheet, made, sheet_of, table_of
@@ -154,7 +160,8 @@ def figures(result: FsyncResult) -> list[Figure]:
         "and disk"
     )
     ends = [1.0, *(end for cost in costs for end in (cost.low, cost.high) if end)]
-    names = ("instances", "clients", "pipeline", "injected_ms", "callers", "ratio", "low", "high")
+    paths = ("instances", "callers", "held", "disk", "ratio", "low", "high")
+    columns, rows = data_of(AlwaysCost, costs, paths)
     return [
         forest(
             "costs",
@@ -162,8 +169,8 @@ def figures(result: FsyncResult) -> list[Figure]:
             about,
             bars=bars,
             x=logarithmic(ends, "everysec ÷ always (log scale)", number_tick),
-            columns=[Column(name, "count") for name in names],
-            rows=[[getattr(cost, name) for name in names] for cost in costs],
+            columns=columns,
+            rows=rows,
             lines=[(1.0, "no cost")],
         )
     ]

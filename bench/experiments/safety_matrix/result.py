@@ -19,7 +19,7 @@ Figures = Mapping[str, int | float | None]
 class Finding(Section, frozen=True):
     """The finding of one row."""
 
-    seen: Annotated[str, says("the row's result, in the same words as `expected`")]
+    seen: Annotated[str, says("the row's result, in the same words as `expected`", label="result")]
     verdict: Annotated[
         MatrixWord,
         says(

@@ -2,20 +2,31 @@
 or as Markdown*."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from bench.experiments.safety_matrix.result import Figures, SafetyResult, SafetyRow
 from bench.measure.expectation import AS_EXPECTED, ROW_WORDS, VIOLATED
 from bench.report.figures import counted
 from bench.report.html.plot import Figure, Measure, Panel, harm, panels
 from bench.report.junit import Case, Suite, suite_of
-from bench.report.sheet import KeyFigure, Part, Sentence, Sheet, made, not_measured, sheet_of, to_do
+from bench.report.sheet import (
+    Columns,
+    KeyFigure,
+    Part,
+    Sentence,
+    Sheet,
+    made,
+    not_measured,
+    sheet_of,
+    table_of,
+    to_do,
+)
 
 _PARTS = {
     "schedule": "simulated schedules; the search stops when a schedule breaks the recipe",
     "load": "short loads, every operation judged",
     "claim": "claims about Redlock and persistence",
 }
-HEAD = ("recipe", "fault", "expected", "result", "figure", "verdict")
 FLAW = "the flaw"
 _STYLES = {name: f"bold {word.colour}" for name, word in ROW_WORDS.items()}
 
@@ -81,24 +92,32 @@ def _lines(result: SafetyResult) -> Iterator[Sentence]:
         yield not_measured("longer TTLs and more schedules: lockbench safety without --quick")
 
 
+def _figure(row: SafetyRow) -> str:
+    """Return the figures of a row as text.
+
+    A claim also shows its reason. Other rows show a reason only if they have no figures.
+    """
+    reason = row.reason if row.part == "claim" or not row.figures else None
+    return "; ".join(filter(None, (figures_text(row.figures), reason))) or "–"
+
+
+_COLUMNS: Columns[SafetyRow] = (
+    "recipe",
+    "fault",
+    "expected",
+    "seen",
+    ("figure", _figure),
+    "verdict",
+)
+
+
 def _parts(rows: Sequence[SafetyRow]) -> Iterator[Part]:
     for name, about in _PARTS.items():
-        shown = (row for row in rows if row.part == name)
-        cells = tuple(
-            (row.recipe, row.fault, row.expected, row.seen, _figure(row), row.verdict)
-            for row in shown
-        )
-        if cells:
-            yield Part(
-                name,
-                about,
-                HEAD,
-                cells,
-                frozenset(range(len(HEAD))),
-                below=4,
-                styles=_STYLES,
-                terms={row.fault: row.about for row in rows if row.part == name and row.about},
-            )
+        shown = [row for row in rows if row.part == name]
+        terms = {row.fault: row.about for row in shown if row.about}
+        if shown:
+            table = table_of(SafetyRow, name, about, shown, _COLUMNS, words=["figure"], terms=terms)
+            yield replace(table, below=4, styles=_STYLES)
 
 
 def figures(result: SafetyResult) -> list[Figure]:
@@ -153,15 +172,6 @@ def _number(value: float | None) -> str:
     if isinstance(value, int):
         return f"{value:,}"
     return f"{value:,.3g}" if abs(value) < 1000 else f"{value:,.0f}"
-
-
-def _figure(row: SafetyRow) -> str:
-    """Return the figures of a row as text.
-
-    A claim also shows its reason. Other rows show a reason only if they have no figures.
-    """
-    reason = row.reason if row.part == "claim" or not row.figures else None
-    return "; ".join(filter(None, (figures_text(row.figures), reason))) or "–"
 
 
 def suite(result: SafetyResult) -> Suite:

@@ -15,7 +15,7 @@ from html import escape
 from textwrap import shorten
 
 from bench.measure.section import builtins_of
-from bench.measure.words import fields_in
+from bench.measure.words import field_at, fields_in
 from bench.report.html.scale import Scale
 
 _WIDTH = 470.0
@@ -68,12 +68,14 @@ class Figure:
     drawn: Mapping[str, object] | None = None
 
 
-def data_of(kind: type, rows: Iterable[object]) -> tuple[list[Column], list[list[Cell]]]:
+def data_of(
+    kind: type, rows: Iterable[object], paths: Iterable[str] = ()
+) -> tuple[list[Column], list[list[Cell]]]:
     """Return the data to show below a picture of `rows`, which are sections of one `kind`.
 
-    Each field that is shown in pictures has a column.
+    `paths`: the fields that have a column (empty: each field that is shown in pictures).
     """
-    fields = fields_in(kind, "data")
+    fields = [field_at(kind, path) for path in paths] or fields_in(kind, "data")
     columns = [Column("_".join(field.path), field.unit, field.label) for field in fields]
     return columns, [[builtins_of(field.of(row)) for field in fields] for row in rows]
 

@@ -15,7 +15,7 @@ from bench.experiments.compare.judge import judge_exact
 from bench.experiments.compare.pairs import Comparison, Side
 from bench.experiments.compare.result import ComparisonResult, Exact
 from bench.experiments.compare.sides import rounds_of
-from bench.experiments.compare.words import change_text, figures, limit_of, sheet, suite
+from bench.experiments.compare.words import change_text, figures, sheet, suite
 from bench.gates.threshold import find_metric, read_thresholds
 from bench.measure.run_result import RunResult
 from bench.report.junit import junit_xml
@@ -166,9 +166,9 @@ def test_what_is_allowed_stands_beside_every_judged_interval(tmp_path: Path) -> 
     allowed = {row[0]: row[part.head.index("allowed")] for row in part.rows}
     assert allowed == {"rate": "-9.1 %", "acquire.p50": "+10.0 %"}
     shares = replace(result.metrics[0], metric="acquire.success", first=0.5, tolerance_ratio=0.01)
-    assert limit_of(shares) == pytest.approx(0.98), "one point of all acquires"
-    assert limit_of(replace(shares, role="shown")) is None
-    assert limit_of(replace(shares, tolerance_ratio=None)) is None, (
+    assert shares.limit == pytest.approx(0.98), "one point of all acquires"
+    assert replace(shares, role="shown").limit is None
+    assert replace(shares, tolerance_ratio=None).limit is None, (
         "results of before say nothing of it"
     )
     (figure,) = figures(result)
