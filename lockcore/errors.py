@@ -1,4 +1,6 @@
-"""Every way a lock operation fails: *a failed operation → an exception that carries its data*.
+"""The exceptions of this package.
+
+Input: a failed operation. Output: an exception that carries the data of the failure.
 
     LockcoreError                       .definite: no instance can have changed
       AcquireError                      resource, tally, attempts
@@ -18,7 +20,7 @@ from lockcore.facts.model import Denied, Lease, Outcome, Tally
 
 
 class LockcoreError(Exception):
-    """The base of all errors that this package raises on purpose.
+    """The base class of all errors that this package raises on purpose.
 
     `tally` has the votes of the operation's last round, if the operation had a round.
     """
@@ -27,15 +29,15 @@ class LockcoreError(Exception):
 
     @property
     def definite(self) -> bool:
-        """True when no instance can have changed.
+        """True if the operation certainly changed no instance.
 
-        Then no vote was GRANTED or SILENT, and no vote is undecided.
+        This is certain if no vote is GRANTED, SILENT or undecided.
         """
         return self.tally.granted == self.tally.silent == self.tally.undecided == 0
 
 
 class AcquireError(LockcoreError):
-    """An acquire, extension or release without success."""
+    """An acquire, an extension or a release failed."""
 
     reason = "not acquired"
 
@@ -107,7 +109,7 @@ class InstanceTimeoutError(InstanceError):
 
 
 class InstanceClosedError(InstanceError):
-    """The connection could not be opened, or it ended."""
+    """The connection to the instance could not be opened, or it ended."""
 
     reason = "not connected"
 
@@ -121,8 +123,9 @@ class InstanceReplyError(InstanceError):
 class InstanceRefusedError(InstanceError):
     """The instance must not take part in a quorum.
 
-    The instance is a cluster node, a replica, or a server that takes part already. Or the user of
-    the connection may not run the commands that a lock needs.
+    This happens if the instance is a cluster node or a replica, or if another instance of the lock
+    is the same server. It also happens if the user of the connection may not run the commands that
+    a lock needs.
     """
 
     reason = "cannot take part"
@@ -135,7 +138,7 @@ class ProtocolError(LockcoreError):
 class CannotWaitError(LockcoreError):
     """A Redlock was used in a place where it cannot wait. Nothing was sent.
 
-    Such places are the Redlock's own I/O thread, gevent's hub, and any event loop but the Redlock's
+    A Redlock cannot wait in its own I/O thread, in gevent's hub, or in any event loop except its
     own.
     """
 
@@ -166,7 +169,7 @@ _BY_OUTCOME: dict[Outcome, type[AcquireError]] = {
 
 
 def error_of(denied: Denied, lease: Lease | None = None) -> LockcoreError:
-    """The exception for `denied`. `lease` is the lease of an extension or a release."""
+    """Return the exception for `denied`. `lease` is the lease of an extension or a release."""
     if denied.outcome is Outcome.GONE and lease is not None:
         return LeaseGoneError(lease, denied.tally)
     return _BY_OUTCOME[denied.outcome](denied.resource, denied.tally, denied.attempts)

@@ -1,12 +1,13 @@
-"""Hides secrets in texts: *URLs, any text → the text with `***` in place of secrets*. Pure.
+"""Hides secrets in texts.
 
-Rules: this is the only mask of the project. Every text with parts from a library, a server or a
-user passes through it before anybody reads the text. Four parts of a URL are secret. The first is
-its password. The second is a lone word before its @. The third is any other text in place of a port
-or database number. The fourth is every option that is not on the list of harmless options. The mask
-hides a secret in every form in which a text may quote it. These forms are as written, decoded,
-escaped by Python, JSON or HTML, and cut off. If a URL has two possible readings, the mask uses the
-reading that hides more.
+Pure. Input: URLs and any text. Output: the text with `***` in place of each secret.
+
+Rules: this is the only mask of the project. lockbench masks every text that contains words of a
+library, a server or a user before it shows the text. Four parts of a URL are secret: its password,
+a single word before the @, a port or database number that is no number, and every option that is
+not on the list of harmless options. The mask hides a secret in every form in which a text may quote
+it. It finds a secret as written, percent-decoded, escaped by Python, JSON or HTML, or cut off. If a
+URL has two possible readings, the mask uses the reading that hides more.
 """
 
 import html
@@ -93,7 +94,7 @@ def shown(url: object) -> str:
 
 
 def _split(rest: str) -> tuple[str, str, str]:
-    """Split the part behind the @ into place, path and options. A fragment is never shown."""
+    """Split the part of a URL behind the @ into place, path and options, without the #fragment."""
     rest, _, query = rest.partition("#")[0].partition("?")
     place, slash, path = rest.partition("/")
     return place, slash + path, query
@@ -129,7 +130,10 @@ def is_secretive(url: str) -> bool:
 
 
 def secrets_of(url: str) -> set[str]:
-    """Every part of a URL that may be secret, as written. The URL may be malformed."""
+    """Every part of a URL that may be a secret, as it is written in the URL.
+
+    The URL may be malformed.
+    """
     _, mark, rest = url.partition("://")
     credentials, at, after = rest.rpartition("@") if mark else url.rpartition("@")
     secrets: set[str] = set()
@@ -198,7 +202,7 @@ class Mask:
     # our own sentences the mask hides only secrets that do not look like words. Texts of others
     # pass through the whole mask before we quote them, so our sentences normally contain no secret.
     def sentence(self, text: str) -> str:
-        """One of our own sentences without the secrets. It may contain a URL."""
+        """Hide the secrets in a sentence of lockcore or lockbench, which may contain a URL."""
         masked = _urls_shown(text)
         for secret in self._secrets:
             if len(secret) < SHORT or _ORDINARY.fullmatch(secret):
@@ -210,14 +214,20 @@ class Mask:
 
 
 def _urls_shown(text: str) -> str:
-    """The text without the secrets of its URLs. The mask need not have learned these URLs."""
+    """The text without the secrets of its URLs.
+
+    A mask hides them even in URLs that it has not learned.
+    """
     if "@" in text or "://" in text:
         return _USER.sub(_user_hidden, _URL.sub(_url_shown, text))
     return text
 
 
 def _without(text: str, secret: str) -> str:
-    """The text without one secret. If the secret is cut off, the remaining part is hidden."""
+    """The text without one secret.
+
+    If the text has only the beginning of the secret, it is hidden, too.
+    """
     if len(secret) < SHORT:
         return re.sub(rf"(?<!\w){re.escape(secret)}(?!\w)", HIDDEN, text)
     text = text.replace(secret, HIDDEN)

@@ -1,14 +1,16 @@
-"""Telemetry of an application's locks: *a lock → OpenTelemetry's metrics and spans*.
+"""Exports the telemetry of an application's locks.
+
+Input: a lock. Output: metrics and spans of OpenTelemetry.
 
 Rules: this file needs only OpenTelemetry's API. Names, units and meanings are the same as in the
 bench (bench/telemetry/table.py). No attribute ever has a resource's name, a key or an owner token.
-All numbers are exact, except for numbers of observed attempts. At a collection, counters, gauges
-and histograms are read from telemetry/fast.py. Samples are recorded where the operation ended. So
+All numbers are exact, except for numbers of observed attempts. A collection reads counters, gauges
+and histograms from telemetry/fast.py. A sample is recorded by the caller whose operation ended. So
 exemplars and spans belong to the application's own span. A slow, failed or lost operation gets a
 span. Each lock makes at most `SPANS` spans a second for each operation and outcome. So one outcome
 never uses up the spans of another outcome. A contended acquire gets a span only if the application
-requests this, because a held lock is a normal answer. A forked child starts without its parent's
-numbers, with any temporality.
+requests this, because a held lock is a normal answer. With any temporality, a forked child starts
+without the numbers of its parent.
 """
 
 import os
@@ -169,7 +171,7 @@ def instrument(
 
 
 class _Recording:
-    """Records samples, and spans of operations that went wrong, in the caller's own context."""
+    """Records samples, and spans of slow and failed operations, in the caller's own context."""
 
     def __init__(self, histograms: dict[str, Histogram], tracer: trace.Tracer) -> None:
         self._histograms = histograms
@@ -307,9 +309,9 @@ class _Exported:
     def forget(self) -> None:
         """Forget all counts so far, because they belong to the parent of this forked child.
 
-        The SDK must forget, too. It has counted samples into our histograms. It also keeps the last
-        collected values of our counters. With delta temporality it would subtract the parent's
-        values from the child's values.
+        The SDK must forget these counts, too. The SDK has counted samples in our histograms, and it
+        keeps the last collected values of our counters. With delta temporality, the SDK would
+        subtract the parent's values from the child's values.
         """
         for one in (*self.histograms.values(), *self._observables):
             drop_remembered(one)
@@ -332,7 +334,7 @@ class _Exported:
         ]
 
     def _look(self, now_ns: int) -> dict[Point, int]:
-        """All points now.
+        """All points at this moment.
 
         The counts of several locks add up. An instance counts as voting if it votes in all locks.
         """
@@ -404,7 +406,7 @@ def _attributes(name: str, outcome: Outcome | None = None) -> dict[str, str]:
 
 
 def _where(status: InstanceStatus, fleet: str) -> Attributes:
-    """The attributes for host and port. The path of a unix socket has port 0."""
+    """The attributes for host and port. A unix socket has its path as the host, and the port 0."""
     host, _, port = status.address.rpartition(":")
     place = (host.strip("[]"), int(port)) if host and port.isdigit() else (status.address, 0)
     return (*_fleet(fleet), ("server.address", place[0]), ("server.port", place[1]))

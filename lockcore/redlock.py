@@ -1,8 +1,10 @@
-"""The public lock classes: *resource and TTL → a lease, or the error of its outcome*.
+"""The public lock classes.
+
+Input: a resource and a TTL. Output: a lease, or an exception for each other outcome.
 
 Rules: this layer is thin. `Redlock` (gevent or threads) and `AsyncRedlock` (asyncio) have equal
 methods. attempt.py and engine.py decide what the methods do, and shells/ decides how callers wait.
-`connect` imports only the shell that it uses, and that shell's library.
+`connect` imports only the shell that it uses, and the library of this shell.
 """
 
 from __future__ import annotations
@@ -87,7 +89,7 @@ def _driver_of(name: Shell) -> type[GreenletDriver | ThreadDriver]:
 
 
 def _granted(result: Lease | Denied, lease: Lease | None = None) -> Lease:
-    """The lease. Raises the error of the outcome if `result` is not a lease.
+    """Return the lease. Raises the error of the outcome if `result` is not a lease.
 
     For an extension, `lease` is the lease to extend.
     """
@@ -120,7 +122,7 @@ def _dropped(driver: GreenletDriver | ThreadDriver | AsyncDriver) -> None:
 
 
 class _AnyRedlock(Generic[D]):
-    """The common part of both lock classes: a driver, its instances, and kept-alive leases."""
+    """The common part of both lock classes: the driver, the instances and the kept-alive leases."""
 
     def __init__(self, driver: D) -> None:
         self._driver = driver
@@ -152,9 +154,11 @@ class _AnyRedlock(Generic[D]):
 
     @property
     def handoffs(self) -> dict[str, int]:
-        """The counts of the policy `push`: turns from other processes, and looks at keys' holders.
+        """The counts of the retry policy `push`, or nothing for other policies.
 
-        If messages of other processes do not reach this process, a third entry says so.
+        `wakeups` counts the messages of other processes that let a caller here try next. `polls`
+        counts how often this process read the holder of a key. If messages of other processes do
+        not reach this process, a third entry reports this.
         """
         handoff = self._driver.engine.handoff
         if handoff is None:
@@ -179,7 +183,7 @@ class _AnyRedlock(Generic[D]):
         self._driver.engine.observe_every = every
 
     def observe(self, observer: Observer) -> None:
-        """Report every operation, and one attempt in `observe_every`, to `observer` from now on.
+        """From now on, report all operations to `observer`, and one attempt in `observe_every`.
 
         Use either this method or the `observer` argument of `connect`. Raises ValueError when the
         lock has an observer already.
@@ -296,10 +300,10 @@ class Redlock(_AnyRedlock["GreenletDriver | ThreadDriver"]):
     def acquire(self, resource: str, ttl_ms: int, wait_ms: float = 0) -> Lease:
         """Lock `resource` for `ttl_ms` (1 … max_ttl_ms), and try again for up to `wait_ms`.
 
-        `wait_ms` is 0 … a day. With 0 there is one attempt. Raises AcquireError by outcome:
-        ContendedError, SplitVoteError, UnreachableError, TooLateError. Before anything is sent it
-        raises ValueError or TypeError for arguments that make no sense, and CannotWaitError where
-        it cannot wait.
+        `wait_ms` is 0 … a day. If `wait_ms` is 0, there is only one attempt. Raises AcquireError by
+        outcome: ContendedError, SplitVoteError, UnreachableError, TooLateError. Before anything is
+        sent it raises ValueError or TypeError for arguments that make no sense, and CannotWaitError
+        where it cannot wait.
         """
         return _granted(self.try_acquire(resource, ttl_ms, wait_ms))
 
@@ -314,15 +318,15 @@ class Redlock(_AnyRedlock["GreenletDriver | ThreadDriver"]):
     def try_extend(self, lease: Lease, ttl_ms: int | None = None) -> Lease | Denied:
         """Extend the lease as `extend` does, but return a `Denied` instead of raising.
 
-        The value is a new `Lease`, or a `Denied` (GONE, UNREACHABLE). With a `Denied` the old lease
-        ends as before. Raises ValueError, TypeError and CannotWaitError as `extend` does.
+        The value is a new `Lease`, or a `Denied` (GONE, UNREACHABLE). After a `Denied` the lease
+        keeps its old end. Raises ValueError, TypeError and CannotWaitError as `extend` does.
         """
         return self._extended(lease, self._driver.drive(self._extend_steps(lease, ttl_ms)))
 
     def extend(self, lease: Lease, ttl_ms: int | None = None) -> Lease:
         """Make the lease last `ttl_ms` from now (default: its own TTL).
 
-        Raises LeaseGoneError or UnreachableError, and then the lease ends as before. Before
+        Raises LeaseGoneError or UnreachableError, and the lease then keeps its old end. Before
         anything is sent, it raises ValueError when the extension would shorten the lease. It also
         raises ValueError or TypeError for arguments that make no sense, and CannotWaitError where
         it cannot wait.
@@ -333,7 +337,7 @@ class Redlock(_AnyRedlock["GreenletDriver | ThreadDriver"]):
     def hold(self, resource: str, ttl_ms: int, wait_ms: float = 0) -> Iterator[Lease]:
         """`with lock.hold("stock:42", 10_000, wait_ms=500) as lease:` acquires and releases.
 
-        The lease is released, however the body ends. Raises the errors of `acquire`. Also raises
+        The lease is also released if the body raises. Raises the errors of `acquire`. Also raises
         LeaseGoneError at the end, if the body outlived its lease and raised nothing itself.
         """
         lease = self.acquire(resource, ttl_ms, wait_ms)
@@ -351,8 +355,8 @@ class Redlock(_AnyRedlock["GreenletDriver | ThreadDriver"]):
         """Refuse new acquires, wait up to `drain_s` (0 … 86,400 s) for open operations, and close.
 
         Holders may release their leases meanwhile. If no lease is released for 0.1 s, the remaining
-        leases are left to expire. A waiting acquire raises InstanceClosedError and leaves nothing
-        behind. A second call does nothing.
+        leases are left to expire. A waiting acquire raises InstanceClosedError and releases its
+        attempt. A second call does nothing.
         """
         check_number("drain_s", drain_s, 0, A_DAY_MS / 1000)
         self._driver.close(drain_s)
@@ -429,7 +433,7 @@ class AsyncRedlock(_AnyRedlock["AsyncDriver"]):
         return self._driver.try_release(lease)
 
     async def acquire(self, resource: str, ttl_ms: int, wait_ms: float = 0) -> Lease:
-        """See `Redlock.acquire`. If the task is cancelled meanwhile, nothing stays behind."""
+        """See `Redlock.acquire`. If the task is cancelled meanwhile, the attempt is released."""
         return _granted(await self.try_acquire(resource, ttl_ms, wait_ms))
 
     async def release(self, lease: Lease) -> None:

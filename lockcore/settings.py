@@ -1,7 +1,7 @@
-"""The settings of a Redlock, checked at once: *keyword arguments → one value, or an error text*.
+"""The settings of a Redlock, and the times of its attempts.
 
-Pure. The retry policy also computes the next attempt: *attempts so far, now, a random number → the
-start of the next attempt, or never*.
+Pure. Input: keyword arguments. Output: one checked object, or an exception. The retry policy also
+computes the start of the next attempt, from the number of attempts, the time and a random number.
 
 Rules: every number carries its unit in its name. A value out of range is a ValueError that names
 the value and its range.
@@ -37,14 +37,14 @@ RETRIED = frozenset({Outcome.CONTENDED, Outcome.SPLIT_VOTE, Outcome.TOO_LATE})
 class RetryPolicy:
     """The rules for further attempts of an acquire.
 
-    `policy` is one of five. `full-jitter` waits a random time U(0, window). `poll` begins like
-    `full-jitter` and then waits ever shorter. `push` waits for the message of a release
-    (handoff.py), and polls if messages do not reach this process. `fixed` waits the window ± 25 %.
-    These four make their last attempt when the wait ends. `none` never retries, however long its
-    caller may wait.
+    `policy` has five values. `full-jitter` waits a random time U(0, window). `poll` begins like
+    `full-jitter`, and its window shrinks during the wait. `push` waits for the message of a release
+    (handoff.py), and polls if messages do not reach this process. `fixed` waits for the length of
+    the window, plus or minus 25 %. These four policies make their last attempt when the wait ends.
+    `none` never retries, however long its caller may wait.
 
-    `window_ms` ≥ 0 is in ms. `attempts` ≥ 1 is the largest number of rounds. With None, only
-    `wait_ms` bounds the number of rounds. `retry_unreachable` also retries when a quorum was
+    `window_ms` ≥ 0 is the window in ms. `attempts` ≥ 1 is the largest number of rounds. With None,
+    only `wait_ms` bounds the number of rounds. `retry_unreachable` also retries when a quorum was
     impossible. Full jitter spreads contenders best. With 20 contenders a fixed delay of 200 ± 50 ms
     took 152 ms to the first grant, but U(0, 5 ms) took 0.9 ms. Choose a window of at least five
     times the duration of an uncontended acquire.
@@ -88,7 +88,7 @@ class RetryPolicy:
         random: float,
         age_ns: int = 0,
     ) -> int | None:
-        """The start of the next attempt, in ns, or None for never.
+        """The start (ns) of the next attempt, or None if there is no next attempt.
 
         `random` is uniform in [0, 1). `age_ns` is the time that the caller has waited so far.
         """
@@ -101,7 +101,7 @@ class RetryPolicy:
         return min(now_ns + int(self._window_ns(attempts, age_ns) * share), deadline_ns)
 
     def _window_ns(self, attempts: int, age_ns: int) -> float:
-        """The window after this number of attempts, in ns."""
+        """The length (ns) of the window after this number of attempts."""
         window_ns = self.window_ms * NS_PER_MS
         if self.policy in ("poll", "push") and window_ns:
             window_ns /= 1 + age_ns / (OLD * window_ns)
@@ -111,7 +111,7 @@ class RetryPolicy:
 
 @dataclass(frozen=True, slots=True)
 class LagCap:
-    """How far an instance may lag before it gets no more SETs.
+    """The limits of an instance's lag. An instance beyond a limit gets no SETs.
 
     At most `operations` commands may be unanswered. The socket may leave at most `bytes` bytes that
     it has not taken yet. The oldest unanswered command may be `age_ms` old.
@@ -136,9 +136,9 @@ class Settings:
     """The settings of a Redlock from `connect` on.
 
     `max_ttl_ms` must be the same in all clients of the fleet. It is the largest TTL, and a
-    restarted instance abstains for this time. `instance_timeout_ms` None means min(50 ms, TTL ÷ 4).
-    The README explains `rejoin`. One attempt in `observe_every` is observed. With `merge_releases`,
-    releases by script that leave together become one call.
+    restarted instance abstains for this time. If `instance_timeout_ms` is None, the timeout is
+    min(50 ms, TTL ÷ 4). The README explains `rejoin`. One attempt in `observe_every` is observed.
+    With `merge_releases`, releases by script that leave together become one call.
 
     >>> Settings(max_ttl_ms=2_000).timeout_ns(ttl_ms=100)
     25000000
@@ -183,7 +183,7 @@ class Settings:
 
     @property
     def silence_ns(self) -> int:
-        """How long an instance may leave all commands unanswered, in ns.
+        """The longest time (ns) without any answer before the connection is broken off.
 
         This is 2 s, or twice the longest of the timeout and lag settings.
         """
@@ -191,7 +191,7 @@ class Settings:
         return max(SILENCE_NS, int(2 * patience_ms * NS_PER_MS))
 
     def timeout_ns(self, ttl_ms: int) -> int:
-        """How long an attempt at `ttl_ms` waits for a silent instance.
+        """The time (ns) for which an attempt with `ttl_ms` waits for an instance.
 
         Raises ValueError when `instance_timeout_ms` is longer than a quarter of the TTL.
         """

@@ -1,9 +1,11 @@
-"""Prints an exception that must not reach a caller: *exception, sentence → `sys.unraisablehook`*.
+"""Prints an exception that must not reach a caller.
 
-`is_its_own` selects the exceptions that must not reach a caller. CPython's hook takes only a struct
-that Python code cannot make. So this file lets CPython make the struct. If an exception leaves a
-weak reference's callback, CPython gives the exception to the hook. An exception of the hook goes no
-further.
+Input: an exception and a sentence. Output: a call of `sys.unraisablehook`.
+
+`is_its_own` selects the exceptions that must not reach a caller. The hook's argument is a struct
+that only CPython can create. CPython creates the struct when the callback of a weak reference
+raises, so this file lets such a callback raise the exception. If the hook itself raises, CPython
+ignores this.
 """
 
 import sys
@@ -33,10 +35,10 @@ class _Callback:
 def is_its_own(error: BaseException) -> bool:
     """True if the called code has raised `error` itself.
 
-    Otherwise the error may be an interrupt of the caller. An interrupt is a BaseException that
-    comes from a signal's handler or is thrown into a greenlet. asyncio's CancelledError and
-    GeneratorExit are not interrupts here. They come only to a suspended task or generator, and code
-    within a call is not suspended.
+    If the result is False, the error may be an interrupt of the caller. An interrupt is a
+    BaseException that comes from a signal's handler or is thrown into a greenlet. asyncio's
+    CancelledError and GeneratorExit are not interrupts here. asyncio and Python raise these two
+    only in a suspended task or generator, and a function that was called is not suspended.
     """
     if isinstance(error, (Exception, GeneratorExit)):
         return True

@@ -1,4 +1,6 @@
-"""Facts and decisions of a lock, as values: *votes, hellos, arguments → names and numbers*.
+"""The facts and decisions of a lock as values.
+
+Input: votes, handshakes and arguments. Output: outcomes, states and numbers.
 
 Pure. This folder is compiled, so its files follow the rules of docs/lockcore/compiled.md.
 """

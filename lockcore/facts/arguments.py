@@ -1,12 +1,14 @@
-"""Checks the arguments of callers before anything is sent: *name, value → nothing, or an error*.
+"""Checks the arguments of callers before anything is sent.
+
+Input: the name and the value of an argument. Output: nothing, or an exception.
 
 Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md. For this reason,
-a constant is `Final`, and `isinstance` gets a tuple, because machine code would make a union each
-time.
+a constant is `Final`. `isinstance` gets a tuple and not `int | float`, because machine code would
+build the union in each call.
 
 Rules: a value of the wrong kind is a TypeError. A value out of range is a ValueError, and nan and
 infinity are out of range. Each error text has the argument's name, the allowed values and the
-actual value. True does not count as 1.
+actual value. The value True is not accepted as the number 1.
 """
 
 from typing import Final
@@ -32,7 +34,11 @@ NO_WAIT: Final[object] = 0
 
 
 def check_whole(name: str, value: object, low: int, high: int) -> None:
-    """Raises TypeError unless `value` is a whole number, ValueError unless it is `low` … `high`."""
+    """Check a whole number.
+
+    Raises TypeError if `value` is not a whole number, and ValueError if it is not in `low` …
+    `high`.
+    """
     if not isinstance(value, int) or isinstance(value, bool):
         raise TypeError(f"{name} must be a whole number, not {value!r}")
     if not low <= value <= high:
@@ -40,7 +46,10 @@ def check_whole(name: str, value: object, low: int, high: int) -> None:
 
 
 def check_number(name: str, value: object, low: float, high: float) -> None:
-    """Raises TypeError unless `value` is a number, ValueError unless it is `low` … `high`."""
+    """Check a number.
+
+    Raises TypeError if `value` is not a number, and ValueError if it is not in `low` … `high`.
+    """
     if not isinstance(value, (int, float)) or isinstance(value, bool):
         raise TypeError(f"{name} must be a number, not {value!r}")
     if not low <= value <= high:
@@ -75,7 +84,7 @@ def check_prefix(key_prefix: str) -> None:
 
 
 def check_lease(lease: object) -> Lease:
-    """Return `lease`. Raises TypeError unless it is a `Lease`, for example for a `Denied`."""
+    """Return `lease`. Raises TypeError for anything but a `Lease`, for example for a `Denied`."""
     if not isinstance(lease, Lease):
         raise TypeError(f"lease must be a Lease, not {lease!r}")
     return lease

@@ -1,14 +1,17 @@
-"""The right of each instance to vote: *hello, loss, lag, time → the state of a member*.
+"""The right of each instance to vote.
+
+Input: handshakes, lost connections, lag and time. Output: the state of each instance.
 
 Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md. For this reason,
-`VOTING` is `Final`, because machine code reads a constant faster than a member of an enum.
+`VOTING` is `Final`, because compiled code reads a constant faster than a member of an enum.
 
-Rules (the Redlock text's *delayed restart*, done by the client): an instance that may have
-forgotten locks abstains until all of them have expired. This takes max_ttl + drift from the moment
-when the client notices the loss. The client notices it by a new identity in the handshake, or on an
-open connection (engine/amnesia.py). The README's table has the abstention for each policy
-(`rejoin`). An abstaining instance gets no SETs, but it gets other commands. An instance over its
-lag cap gets no SETs until it has caught up. An instance that is down is tried again with back-off.
+Rules: the client does the *delayed restart* of the Redlock text. An instance that may have
+forgotten locks abstains until all these locks have expired. The abstention lasts max_ttl + drift
+from the moment when the client notices that locks may be lost. A new identity of the server in the
+handshake shows such a loss. On an open connection, engine/amnesia.py notices it. A table in the
+README has the abstention for each policy (`rejoin`). An abstaining instance gets no SETs, but it
+gets other commands. An instance over its lag cap gets no SETs until it has caught up. If an
+instance is down, the client connects to it again after a pause that grows.
 """
 
 from __future__ import annotations
@@ -81,13 +84,14 @@ class Hello:
     """The facts about an instance from its handshake.
 
     `uptime_s` ≥ 0 is in s. `server` is a text such as `valkey 9.1.2`. `run_id` identifies the run
-    of the server, and `identity` is the kind of this value. `replid` is the replication id, or ""
-    if there is none. `started_s` is the start of the server on some clock, in s. It is compared
-    only if the identity is the process. `was_replica` is True if the server was a replica since its
-    start. `tells` is True if the server reports a flush on the connection. Otherwise the client
-    asks the server every second. `hears` is True if messages of other processes come on the
-    connection (handoff.py). `swaps` is the number of database swaps since the start of the server,
-    or since a reset of its statistics. It is NOT_COUNTED if the server does not count swaps.
+    of the server, and `identity` is the kind of evidence in `run_id`. `replid` is the replication
+    id, or "" if there is none. `started_s` is the time (s) at which the server started, on the
+    clock of the server or of this client. lockcore compares `started_s` only if `identity` is
+    PROCESS. `was_replica` is True if the server was a replica since its start. `tells` is True if
+    the server reports a flush on the connection. If `tells` is False, the client asks the server
+    every second. `hears` is True if the connection brings messages of other processes (handoff.py).
+    `swaps` is the number of database swaps since the start of the server, or since a reset of its
+    statistics. `swaps` is NOT_COUNTED if the server does not count swaps.
     """
 
     run_id: str
@@ -103,7 +107,7 @@ class Hello:
     swaps: int = NOT_COUNTED
 
     def is_run_of(self, earlier: Hello) -> bool:
-        """True if this is the server of `earlier`, without a restart or a replica phase since."""
+        """True if the same run of the server sent `earlier`, and it was no replica since then."""
         own = (self.run_id, self.replid, self.identity)
         same = own == (earlier.run_id, earlier.replid, earlier.identity)
         return same and abs(self.started_s - earlier.started_s) <= SAME_START_S
@@ -111,8 +115,8 @@ class Hello:
     def has_swapped_since(self, earlier: Hello) -> bool:
         """True when this server has swapped databases since the `earlier` hello.
 
-        A reset of the statistics (CONFIG RESETSTAT) sets the count to 0. So a smaller count above 0
-        means a swap, too.
+        A reset of the statistics (CONFIG RESETSTAT) sets the count to 0. For this reason, a count
+        that fell to a number above 0 also shows a swap.
         """
         return earlier.swaps != NOT_COUNTED and 0 < self.swaps != earlier.swaps
 
@@ -162,7 +166,9 @@ def forgotten_ns(rejoin: Rejoin, max_ttl_ms: int, drift_factor: float) -> int:
 def abstention_ns(
     hello: Hello, earlier: Hello | None, rejoin: Rejoin, max_ttl_ms: int, drift_factor: float
 ) -> int:
-    """The duration (ns) for which a newly connected instance abstains, or 0 if it votes at once.
+    """The duration (ns) for which a newly connected instance abstains.
+
+    The result is 0 if the instance may vote at once.
 
     `earlier` is the instance's hello on its previous connection.
     """
@@ -203,7 +209,11 @@ class Membership:
         self.connecting = False
 
     def joined(self, hello: Hello, abstention: int, now_ns: int) -> None:
-        """Note that the instance is connected. It votes at once, or after `abstention` ns."""
+        """Note that the instance is connected.
+
+        The instance votes after `abstention` ns, or once an earlier abstention ends if that is
+        later.
+        """
         earlier = self.hello
         self.hello = hello
         self.ask_ns = FAR_FUTURE_NS if hello.tells else now_ns + ASK_EVERY_NS
@@ -222,9 +232,9 @@ class Membership:
         self.reason = f"{why}: {MUST_EXPIRE}" if still_abstaining > now_ns else ""
 
     def lost(self, reason: str, now_ns: int, *, refused: bool = False) -> None:
-        """Note that the instance is not connected (any more), or that it must not take part.
+        """Note that the connection failed or ended, or that the instance must not take part.
 
-        The client tries it again after a back-off. The back-off doubles up to 2 s.
+        The client connects again after a pause. The pause begins at 50 ms and doubles up to 2 s.
         """
         self.state = State.REFUSED if refused else State.DOWN
         self.reason = reason
@@ -258,7 +268,7 @@ class Membership:
             self.reason = ""
 
     def abstained(self, now_ns: int) -> bool:
-        """True once when the abstention has ended, and the instance votes again."""
+        """Return True once when the abstention has ended. From then on the instance votes again."""
         if self.state is not State.ABSTAINING or now_ns < self.until_ns:
             return False
         self.state = State.VOTING
@@ -266,7 +276,10 @@ class Membership:
         return True
 
     def is_taken_up(self, now_ns: int) -> bool:
-        """True once when it is time to try the instance again. Then it counts as connecting."""
+        """Return True once when the client should connect again.
+
+        From then on `connecting` is True.
+        """
         if self.retry_ns > now_ns or self.connecting or self.is_connected:
             return False
         self.connecting = True
@@ -274,7 +287,7 @@ class Membership:
 
     @property
     def next_ns(self) -> int:
-        """The next time (ns) for a check, a new connection, or a question, or FAR_FUTURE_NS."""
+        """The time (ns) of the next check, connection or question. FAR_FUTURE_NS means never."""
         state = self.state
         if state is VOTING:
             return self.ask_ns
@@ -284,7 +297,7 @@ class Membership:
 
 
 def twin_of(members: Sequence[Membership], index: int, hello: Hello) -> int | None:
-    """The index of another connected instance that is the same server as `hello`, or None.
+    """The index of another connected instance whose server sent the same identity, or None.
 
     One server must not vote twice.
     """

@@ -1,11 +1,13 @@
-"""The facts of a lock as values: *what happened → names and counts*.
+"""The facts of a lock as values.
+
+Input: events of a lock. Output: outcomes and counts.
 
 Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md. For this reason,
 the outcomes of the hot paths are constants, and `Lease` is a plain class with slots.
 
-Rules: facts are immutable. A `Lease` is a plain class with slots that is written once. Hot paths
-make leases, and a lease as a frozen dataclass would cost four times as much. Times are integers in
-ns of CLOCK_MONOTONIC. The names are the words of the README's vocabulary.
+Rules: facts are immutable. A `Lease` is a plain class with slots, and its attributes are set once.
+Hot paths create leases, and the creation of a frozen dataclass would take four times as long. Times
+are integers in ns of CLOCK_MONOTONIC. The README's vocabulary explains the names.
 """
 
 from collections.abc import Mapping, Sequence
@@ -78,7 +80,7 @@ class Tally(NamedTuple):
 
 
 class Counted:
-    """The base class of a round's counts. While votes are missing, `undecided` is above 0."""
+    """The base class of a round's counts. `undecided` is the number of missing votes."""
 
     __slots__ = ("undecided",)
     undecided: int
@@ -90,7 +92,10 @@ class Counted:
 
 
 class Closed(Counted):
-    """A round whose votes are final. A recipe without rounds gives such a round to its `Lease`."""
+    """A round whose votes are final.
+
+    A recipe without rounds (bench/recipes) puts a `Closed` into its `Lease`.
+    """
 
     __slots__ = ("_tally",)
 
@@ -111,7 +116,7 @@ class Lease:
     be guessed, and it differs for each attempt. `ttl_ms` is the PX argument. `started_ns` was read
     before the first byte of the winning attempt was queued. `granted_ns` is the time of the
     validity check. The acquire took `attempts` ≥ 1 rounds, and `split_votes` of them had split
-    votes. `lost_ns` has the start of each earlier attempt that was sent and lost.
+    votes. `lost_ns` has the start times of the earlier attempts that were sent and lost.
     """
 
     __slots__ = (
@@ -170,12 +175,12 @@ class Lease:
 
 @dataclass(frozen=True, slots=True)
 class Denied:
-    """The result of an operation that did not get (or keep) the lock, with its outcome.
+    """The result of an operation that did not get or did not keep the lock.
 
     In a boolean test a `Denied` is false and a `Lease` is true. `started_ns` and `ended_ns` are the
-    start and the end of the whole operation. `lost_ns` has the start of each attempt that was sent.
-    `round` is the last attempt, and some of its votes may still be missing. It is None for a recipe
-    without rounds.
+    start and the end of the whole operation. `lost_ns` has the start times of all attempts that
+    were sent. `round` is the last attempt, and some of its votes may still be missing. `round` is
+    None if the recipe has no rounds.
 
     >>> bool(Denied("stock:42", Outcome.CONTENDED, Tally(refused=3), 1, 0, 0, 400_000))
     False
@@ -199,11 +204,13 @@ class Denied:
 class InstanceStatus:
     """One instance as the client sees it now.
 
-    `state` is one of five. `voting` is normal. `abstaining` means that it re-joined and that its
-    votes are not safe yet. `lagging` means that it is over the lag cap and gets no SETs. `down`
-    means that it is not connected. `refused` means that it must not take part, for the `reason`.
-    `address` has no secret. Counts run since `connect`. The regular readings of the number of swaps
-    (membership.py) are not in these counts.
+    `state` has five values. `voting` is the normal state. `abstaining` means that the instance may
+    have forgotten locks, so it gets no SETs yet. `lagging` means that the instance exceeds the lag
+    cap, so it gets no SETs. `down` means that the instance is not connected. `refused` means that
+    the instance must not take part. `reason` explains every state except `voting`. `address` has no
+    secret. The counts begin at `connect`. lockcore regularly reads each server's number of database
+    swaps (engine/amnesia.py). `commands`, `bytes_sent` and `bytes_received` leave these readings
+    out.
     """
 
     index: int
@@ -229,12 +236,13 @@ class InstanceStatus:
 class AttemptRecord:
     """A record of one attempt, made once its round has closed and its caller has decided.
 
-    Times are in ns of CLOCK_MONOTONIC. Tuples have one entry per configured instance. A time of 0
-    means never. `attempt` is 1 for the first round of an acquire, and `acquire_ns` is the start of
-    the acquire. So attempts on one resource with the same `acquire_ns` belong to one acquire.
-    `validity_ns` is the remaining validity when the caller got the lease (≤ 0: no lease). `margin`
-    is granted votes − quorum, and it is negative for a lost attempt. `errors` has the first word of
-    each instance's error reply, or "" without one. It is empty if no instance sent an error.
+    Times are in ns of CLOCK_MONOTONIC. Each tuple has one entry per configured instance. A time of
+    0 means that the event did not happen. `attempt` is 1 for the first round of an acquire, and
+    `acquire_ns` is the start of the acquire. So attempts on one resource with the same `acquire_ns`
+    belong to one acquire. `validity_ns` is the remaining validity at the caller's decision. At 0 or
+    less there is no lease. `margin` is granted votes − quorum, and it is negative for a lost
+    attempt. `errors` has the first word of each instance's error reply, and "" for an instance
+    without an error. `errors` is empty if no instance sent an error.
     """
 
     resource: str

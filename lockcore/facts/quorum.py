@@ -1,10 +1,13 @@
-"""Votes into outcomes: *counts of votes, N, q → the name of a round, and when it is fixed*.
+"""Computes the outcome of a round from its votes.
 
-Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md. None of these
-rules matters here, because all functions work on numbers.
+Input: counts of votes, N instances and the quorum q. Output: the outcome, and whether it is final.
 
-Rules, with q = N // 2 + 1 of the *configured* instances, in this order: granted ≥ q → ACQUIRED
-(TOO_LATE once validity ≤ 0) · refused ≥ q → CONTENDED · granted + refused < q → UNREACHABLE · else
+Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md. These rules
+change nothing in this file, because all its functions work on numbers.
+
+Rules: q is N // 2 + 1, where N is the number of *configured* instances. The first true condition
+decides the outcome. With granted ≥ q it is ACQUIRED, or TOO_LATE if no validity is left. With
+refused ≥ q it is CONTENDED. With granted + refused < q it is UNREACHABLE. Otherwise it is
 SPLIT_VOTE. Source: the Redlock text, "The Redlock algorithm". The stopping rule is derived in
 docs/lockcore/protocol.md, and tested over every vote table and every arrival order.
 """
@@ -26,14 +29,14 @@ def quorum_of(instances: int) -> int:
 
 
 def is_lost(granted: int, undecided: int, quorum: int) -> bool:
-    """True once the undecided votes cannot complete a quorum any more."""
+    """True if the grants and the undecided votes together are fewer than a quorum."""
     return granted + undecided < quorum
 
 
 def outcome_of(granted: int, refused: int, quorum: int) -> Outcome:
-    """The name of a round whose remaining votes are neither grants nor refusals.
+    """The outcome of a closed round, from its numbers of grants and refusals.
 
-    The caller judges the validity.
+    The function does not know the validity, so the caller of a lock must check the validity.
 
     >>> votes = ((3, 2), (2, 3), (2, 0), (2, 2))
     >>> [outcome_of(granted, refused, quorum=3).name for granted, refused in votes]
@@ -49,7 +52,7 @@ def outcome_of(granted: int, refused: int, quorum: int) -> Outcome:
 
 
 def is_settled(granted: int, refused: int, undecided: int, quorum: int) -> bool:
-    """True once no undecided vote can change the round's name."""
+    """True if no undecided vote can change the outcome of the round."""
     if granted >= quorum:
         return True
     if granted + undecided >= quorum:
@@ -60,9 +63,9 @@ def is_settled(granted: int, refused: int, undecided: int, quorum: int) -> bool:
 
 
 def owned_outcome_of(ours: int, not_ours: int, instances: int, quorum: int) -> Outcome:
-    """The name of a release, from the numbers of instances with our key and without our key.
+    """The outcome of a release, from the numbers of instances with our key and without our key.
 
-    For an extension the same name holds, but RELEASED means EXTENDED.
+    The function also serves extensions. There the result RELEASED means EXTENDED.
     """
     if ours >= quorum:
         return Outcome.RELEASED
@@ -72,7 +75,7 @@ def owned_outcome_of(ours: int, not_ours: int, instances: int, quorum: int) -> O
 
 
 def is_owned_settled(ours: int, not_ours: int, undecided: int, instances: int, quorum: int) -> bool:
-    """True once no missing reply can change the name of a release or an extension."""
+    """True if no missing reply can change the outcome of a release or an extension."""
     if ours >= quorum or not_ours > instances - quorum:
         return True
     return ours + undecided < quorum and not_ours + undecided <= instances - quorum

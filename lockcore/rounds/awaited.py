@@ -1,4 +1,6 @@
-"""The interfaces between connections and rounds: *a connection's next reply → its receiver*.
+"""The interfaces between connections and rounds.
+
+They bring each reply of a connection to its receiver.
 
 Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md. For this reason,
 a type that hot paths read is a base class (`Settled`, `Core`) and not a Protocol, and it declares
@@ -35,8 +37,9 @@ MOST_KINDS: Final = 32
 class Traffic:
     """The traffic with one instance since `connect`, over all of its connections.
 
-    `aside` counts the commands, sent bytes and received bytes of swap readings (amnesia.py). At
-    most four readings a second are made, however many locks are taken.
+    `aside` has the number of commands, of sent bytes and of received bytes for swap readings. A
+    swap reading asks how often the server swapped databases (amnesia.py). There are at most four
+    readings a second, however many locks callers take.
     """
 
     __slots__ = (
@@ -59,11 +62,12 @@ class Traffic:
 
 
 class InstancePipe:
-    """The connection to one instance, as its rounds see it.
+    """The part of a connection that rounds use.
 
     `index` is the number of the instance, from 0. `queue` has the commands that leave next.
     `pending` has the receivers of the next replies, oldest first. `awaited` is the number of
-    replies still to come. `forgot` is called when the instance may have just forgotten locks.
+    replies that are still missing. `forgot` is called when the instance may have just forgotten
+    locks.
     """
 
     __slots__ = ("awaited", "dialect", "forgot", "index", "pending", "queue", "traffic", "transmit")
@@ -89,9 +93,9 @@ class InstancePipe:
         self.awaited += 1
 
     def skip(self, replies: int) -> None:
-        """Stop awaiting the next `replies` replies.
+        """Remove the receivers of the next `replies` replies, which will not arrive.
 
-        The caller of this method reports to the rounds that awaited them.
+        The caller of this method tells the rounds.
         """
         self.awaited -= replies
         for _ in range(replies):
@@ -109,10 +113,10 @@ class InstancePipe:
         self.traffic.late_replies += 1
 
     def count_error(self, kind: str) -> None:
-        """Count one more vote that was lost for the reason `kind`.
+        """Count one more vote that was lost, under its reason `kind`.
 
-        The reason is the first word of an error reply, TIMEOUT, CLOSED or FORGOT. Each instance may
-        have MOST_KINDS different words. Further words count as OTHER.
+        `kind` is the first word of an error reply, TIMEOUT, CLOSED or FORGOT. lockcore counts at
+        most MOST_KINDS different kinds for each instance. Each further kind counts as OTHER.
         """
         errors = self.traffic.errors
         if kind not in errors and len(errors) >= MOST_KINDS:
@@ -122,10 +126,10 @@ class InstancePipe:
             self.forgot(self, "it is a replica")
 
     def set_aside(self, commands: int, sent_bytes: int, received_bytes: int) -> None:
-        """Mark a part of the traffic as a swap reading (amnesia.py), so it is no cost of locks.
+        """Mark a part of the traffic as a swap reading (amnesia.py).
 
-        An `InstanceStatus` does not count this part. Otherwise the cost of a lock would depend on
-        the rate of locks.
+        An `InstanceStatus` leaves this part out. If the status included it, the traffic per lock
+        would depend on the rate of locks.
         """
         aside = self.traffic.aside
         aside[0] += commands
@@ -138,7 +142,10 @@ class Awaited(Protocol):
 
     @property
     def started_ns(self) -> int:
-        """The time of its start. The lag of a connection is the age of its oldest object."""
+        """The time when this object started.
+
+        The age of a connection's oldest object is the lag of the connection.
+        """
 
     def reply(self, reply: object, pipe: InstancePipe) -> None:
         """Take the reply of an instance."""
@@ -151,7 +158,7 @@ class Settled(Counted):
     """An object that a caller waits for.
 
     `outcome` is None until the object is settled. The shell uses `waiter` to wake the caller.
-    `waiter` is None if no caller waits (any more).
+    `waiter` is None if no caller waits.
     """
 
     __slots__ = ("outcome", "waiter")
@@ -169,12 +176,12 @@ class Settled(Counted):
 # no engine is ever freed. A search process of 100,000 simulated schedules stood still in a garbage
 # collection of 12 GB.
 class Core:
-    """The engine, as its parts and its woken callers see it.
+    """The part of the engine that its components and its woken callers use.
 
-    The first `woken` objects in `ready` have been woken. `voters` has the Pipelines that get the
-    batches. `instances` is the number of configured instances. `followed` is True if the queued
-    commands should leave together with the SET of the caller that was just woken. `retired` is True
-    when no more attempts begin.
+    The callers of the first `woken` objects in `ready` have been woken. `voters` has the Pipelines
+    that get the batches. `instances` is the number of configured instances. `followed` is True if
+    the queued commands should leave together with the SET of the caller that was just woken.
+    `retired` is True when no more attempts begin.
     """
 
     def __init__(self, instances: int) -> None:
@@ -206,9 +213,9 @@ class Core:
 # 22,400 instructions (docs/lockcore/compiled.md). Third, an interrupt may come at any call. An
 # entry is counted before its caller is woken, so no caller is woken twice and none is forgotten.
 def next_waiter(engine: Core) -> Any:
-    """The waiter to wake now. None if no caller waits.
+    """The waiter to wake now, or None if no caller waits.
 
-    Waiters come in the order of `ready`. This includes entries that are added meanwhile.
+    Waiters are woken in the order of `ready`. The woken callers may add more entries to `ready`.
     """
     ready = engine.ready
     woken = engine.woken
@@ -225,7 +232,10 @@ def next_waiter(engine: Core) -> Any:
 
 
 def hand_out(engine: Core, wake: Callable[[Any], object]) -> None:
-    """Wake the callers of all settled objects. After an interrupt, the rest stays ready."""
+    """Wake the callers of all settled objects.
+
+    If an interrupt ends this call, the other objects stay in `ready`.
+    """
     try:
         while (waiter := next_waiter(engine)) is not None:
             wake(waiter)
@@ -249,7 +259,7 @@ class Asked:
         self._listener = listener
 
     def reply(self, reply: object, pipe: InstancePipe) -> None:
-        """Hand the reply on."""
+        """Give the reply to the listener."""
         self._listener(reply.value if isinstance(reply, Other) else reply, pipe)
 
     def silence(self, pipe: InstancePipe) -> None:
@@ -257,14 +267,14 @@ class Asked:
 
 
 class Scripted(Awaited, Protocol):
-    """A command that may be a script, which an instance may have forgotten."""
+    """A command that may be a script. An instance may have forgotten the script."""
 
     @property
     def source(self) -> bytes:
         """The script in full."""
 
     def last_reply(self, reply: object, pipe: InstancePipe) -> None:
-        """Take the answer to the script that was sent in full. The script is not sent again."""
+        """Take the answer to the full script. After this answer the script is not sent again."""
 
 
 class SentAgain:
@@ -281,9 +291,9 @@ class SentAgain:
         self.started_ns = started_ns
 
     def reply(self, reply: object, pipe: InstancePipe) -> None:
-        """Hand the answer on."""
+        """Give the answer to `awaited`."""
         self.awaited.last_reply(reply, pipe)
 
     def silence(self, pipe: InstancePipe) -> None:
-        """Pass the loss of the connection on to `awaited`."""
+        """Tell `awaited` that the connection broke."""
         self.awaited.silence(pipe)

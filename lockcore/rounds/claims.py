@@ -1,10 +1,12 @@
-"""Encoded parts of commands: *a resource and a number → its claim; a TTL → its terms*.
+"""Encodes the parts of commands.
+
+A resource and a number become a claim. A TTL becomes `Terms`.
 
 Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md. For this reason,
-tables are `Final`, so a look-up of the table's name costs nothing.
+tables are `Final`, because machine code then finds them without a look-up by name.
 
-Rules: each claim is made from prepared parts. Terms are kept in a bounded table. When the table is
-full, it is emptied, and the terms in use are then entered again.
+Rules: each claim is made from prepared parts. The `Terms` of each TTL are kept in a bounded table.
+A full table is cleared, and each TTL in use then gets new `Terms`.
 """
 
 import secrets
@@ -34,8 +36,8 @@ V = TypeVar("V")
 class Terms:
     """The values that follow from one TTL, computed once.
 
-    `usable_ns` is TTL − drift. `timeout_ns` is the timeout per instance. In a SET, `set_head`
-    stands before the claim and `set_tail` behind it.
+    `usable_ns` is TTL − drift. `timeout_ns` is the timeout per instance. A SET consists of
+    `set_head`, the claim and `set_tail`.
     """
 
     __slots__ = ("set_head", "set_tail", "timeout_ns", "ttl_ms", "usable_ns")
@@ -49,14 +51,14 @@ class Terms:
 
 
 class Recent(dict[K, V]):
-    """A cache of at most `most` entries. When it is full, it is emptied."""
+    """A cache of at most `most` entries. A full cache is cleared before it gets a new entry."""
 
     def __init__(self, most: int) -> None:
         super().__init__()
         self.most = most
 
     def keep(self, key: K, value: V) -> V:
-        """Remember `value` for a while."""
+        """Keep `value` until the cache is cleared."""
         if len(self) >= self.most:
             self.clear()
         self[key] = value
@@ -73,11 +75,11 @@ class Recent(dict[K, V]):
 # `_middle` is read and written as one tuple, because other threads make claims, too. A thread with
 # the middle of another thousand would use an owner token twice.
 class Claims:
-    """The claims and terms of one Redlock.
+    """Makes the claims and the `Terms` of one Redlock.
 
-    An owner token has 132 random bits and a number of 15 digits. The random bits are drawn here,
-    once. Each attempt gets the next number of `numbers`. `process` is the first part of every owner
-    token, and it names this process.
+    An owner token has 132 random bits and a number of 15 digits. The random bits are drawn once,
+    when this object is created. Each attempt gets the next number of `numbers`. `process` is the
+    first part of every owner token, and it names this process.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -91,7 +93,7 @@ class Claims:
         self._middle = (-1, b"")
 
     def terms(self, ttl_ms: int) -> Terms:
-        """The terms of a TTL. Each TTL is checked once.
+        """The `Terms` of a TTL. A TTL is checked when it is not in the table.
 
         Raises ValueError or TypeError when the fleet does not grant the TTL.
         """
@@ -104,7 +106,7 @@ class Claims:
         return terms
 
     def claim(self, resource: str, number: int) -> bytes:
-        """Key and owner token of attempt `number`, encoded as in every command (commands.py)."""
+        """Encode the claim: the key and the owner token of attempt `number` (commands.py)."""
         if not isinstance(resource, str) or not resource:
             raise ValueError(f"resource must be a non-empty text, not {resource!r}")
         try:
@@ -124,9 +126,11 @@ class Claims:
         return head + key + middle + _ENDINGS[number % _LAST]
 
     def _head(self, length: int) -> bytes:
-        """The bytes before a resource of `length` bytes. Raises ValueError if the key is too long.
+        """The bytes of a claim before a resource of `length` bytes.
 
-        A resource with a prepared head is never too long, so it needs no check.
+        Raises ValueError if the key is too long.
+
+        A prepared head belongs to a short resource, so its key is never too long.
         """
         check_key(len(self.prefix) + length)
         return b"$%d\r\n%b" % (len(self.prefix) + length, self.prefix)

@@ -1,11 +1,14 @@
-r"""The commands of the lock as bytes: *key, owner token, TTL → RESP requests*.
+r"""Encodes the commands of the lock.
+
+Input: a key, an owner token and a TTL. Output: the bytes of RESP requests.
 
 Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md. For this reason,
 a constant is `Final`.
 
-Rules: a command is encoded once for all N instances. Key and owner token stand side by side in
-every command, so both are encoded once per attempt as its `claim`
-(`$len\r\nkey\r\n$37\r\ntoken\r\n`). Every command is head + claim + tail.
+Rules: a command is encoded once for all N instances. Every command has the owner token directly
+after the key. So both are encoded once per attempt, as the `claim`
+(`$len\r\nkey\r\n$37\r\ntoken\r\n`). Every command consists of a head, the claim and a tail.
+lockcore uses the first of these commands that an instance understands:
   release: DELEX key IFEQ token (Redis ≥ 8.4) · DELIFEQ key token (Valkey ≥ 9.0) · EVALSHA
   extend:  SET key token IFEQ token PX ttl (Redis ≥ 8.4, Valkey ≥ 8.1; creates nothing) · EVALSHA
 Source: the commands' reference pages.
@@ -55,7 +58,7 @@ Encode = Callable[[bytes], bytes]
 
 
 def set_nx_px(ttl_ms: int) -> tuple[bytes, bytes]:
-    """The head and the tail that make a claim SET key token NX PX ttl_ms."""
+    """The bytes before and after a claim in the command SET key token NX PX ttl_ms."""
     return _SET_HEAD, bulk(b"NX") + bulk(b"PX") + bulk(b"%d" % ttl_ms)
 
 
@@ -89,7 +92,7 @@ _ENCODE_RELEASE: dict[str, Encode] = {
 class Dialect:
     """The forms of the commands that an instance understands.
 
-    For a release this is delex, delifeq or evalsha. For an extension it is SET … IFEQ or a script.
+    A release uses `delex`, `delifeq` or `evalsha`. An extension uses SET … IFEQ or a script.
     """
 
     release_command: str
@@ -97,11 +100,11 @@ class Dialect:
 
     @property
     def encode_release(self) -> Encode:
-        """A function from a claim to the compare-and-delete that this instance understands."""
+        """A function that encodes a claim as the compare-and-delete of this instance."""
         return _ENCODE_RELEASE[self.release_command]
 
     def encode_extend(self, claim: bytes, ttl_ms: int) -> bytes:
-        """The compare-and-extend that this instance understands, to `ttl_ms` from now."""
+        """Encode a claim as the compare-and-extend of this instance. The new TTL is `ttl_ms`."""
         ttl = bulk(b"%d" % ttl_ms)
         if self.native_extend:
             return (

@@ -1,14 +1,17 @@
-"""The timeouts of rounds: *rounds sent, now → the rounds to expire*.
+"""Ends rounds whose timeout has come.
+
+Input: the sent rounds and the time. Output: the rounds that expire.
 
 Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md. For this reason,
-the tables have slots, and `Timetable` takes a function, because a subclass's method would be looked
-up by name.
+the tables have slots. `Timetable` takes a function as an argument, because machine code would look
+up the method of a subclass by name.
 
 Rules: a round's timeout counts from its own start, before its first byte is queued. If a delay of
 this process makes a command leave late, the command still gets a tenth of its timeout on the wire.
 Batches are kept whole, and a batch is checked only when one of its rounds may be due. Each
-connection keeps its order. So once a batch's last round is answered, the whole batch is answered,
-and it is dropped without a check. Single rounds are kept in a heap.
+connection answers in order. So once the last round of a batch has all its answers, the whole batch
+has all answers, and the batch is dropped without a check. A heap keeps the rounds that are watched
+one by one.
 """
 
 from collections import deque
@@ -35,7 +38,7 @@ FEWEST: Final = 64
 # so after an interrupt in `act` the entry is still there. The pop checks the number, because `act`
 # may have added an entry in front.
 class Timetable(Generic[T]):
-    """Things, ordered by their times.
+    """A table of things with the times at which they are due.
 
     `is_open(due_ns, thing)` is True while the thing is not over and `due_ns` is still its time.
     """
@@ -53,7 +56,7 @@ class Timetable(Generic[T]):
 
     @property
     def next_ns(self) -> int:
-        """The first time in the table. Nothing is due before this time."""
+        """The earliest time in the table, or FAR_FUTURE_NS."""
         entries = self._entries
         return entries[0][0] if entries else FAR_FUTURE_NS
 
@@ -67,7 +70,7 @@ class Timetable(Generic[T]):
         heappush(self._entries, (due_ns, next(self._numbers), thing))
 
     def run(self, now_ns: int, act: Callable[[T], object]) -> None:
-        """Call `act` with each thing that is due. `act` may add to the table."""
+        """Call `act` with each thing that is due. `act` may add more things to the table."""
         while self._entries and (entry := self._entries[0])[0] <= now_ns:
             if self._is_open(entry[0], entry[2]):
                 act(entry[2])
@@ -78,7 +81,7 @@ class Timetable(Generic[T]):
 class Deadlines:
     """The timeouts of all open rounds.
 
-    `due_ns` is the latest time for the next check. This check may find nothing to do.
+    The next check happens at `due_ns` at the latest. It may find that no round is due.
     """
 
     __slots__ = ("_batches", "_singles", "due_ns")
@@ -94,7 +97,10 @@ class Deadlines:
         self.due_ns = min(self.due_ns, due_ns)
 
     def watch_batch(self, rounds: list[Part], sent_ns: int, shortest_ns: int) -> None:
-        """Watch a batch sent to all voters at `sent_ns`. Its shortest timeout is `shortest_ns`."""
+        """Watch a batch, sent to all voters at `sent_ns`.
+
+        `shortest_ns` is the shortest timeout of its rounds.
+        """
         batches = self._batches
         while batches and not _is_open(batches[0][2][-1]):
             batches.popleft()

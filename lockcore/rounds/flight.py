@@ -1,14 +1,17 @@
-"""A batch on its way to all voters: *the bytes of a perfect answer → the number of won rounds*.
+"""Counts the replies to a whole batch together.
+
+Input: received bytes that equal the bytes of a perfect answer. Output: the won rounds.
 
 Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md. For this reason,
-a constant is `Final`, the common part of rounds is a base class (`InFlight`) and not a Protocol,
-and `Flight` has slots.
+constants are `Final`, `Flight` has slots, and the common part of rounds is a base class
+(`InFlight`) instead of a Protocol.
 
 Rules (docs/lockcore/rounds.md): a flight counts its rounds while every answer is a success. If an
 instance gives a round another answer, the flight sets this round *apart*. From then on the round
 counts its own replies (rounds.py), and the flight goes on with the other rounds. A timeout or a
-broken connection dissolves the flight. Then each round goes on with its count so far. The votes are
-the same in a flight, apart and after a flight, and tests compare these three ways.
+broken connection dissolves the flight. After this, each round counts its own replies and begins
+with the count so far. A round gets the same votes in a flight, apart from its flight and after its
+flight. Tests compare these three cases.
 """
 
 from __future__ import annotations
@@ -31,10 +34,10 @@ FEWEST_PER_ONE_APART: Final = 6  # rounds
 
 
 class InFlight(Settled):
-    """A round, as its flight and its connections see it (`Awaited`).
+    """The part of a round that its flight and its connections use (`Awaited`).
 
     `flight` is None once the round counts its own replies. `success` has the bytes of the expected
-    answer. With a quorum of such answers the outcome is `success_outcome`.
+    answer. After a quorum of expected answers the outcome is `success_outcome`.
     """
 
     __slots__ = ("flight", "missing", "started_ns")
@@ -56,7 +59,7 @@ class InFlight(Settled):
 
 
 def _no_answer(success: bytes) -> bytes:
-    """A line as long as `success` that no instance ever sends."""
+    """A line that has the length of `success` and that no instance ever sends."""
     return b"?" * (len(success) - 1) + b"\n"
 
 
@@ -78,9 +81,9 @@ class Flight:
     """The rounds of one batch, counted together.
 
     `done[i]` is the number of replies from instance i, or −1 if the batch was not sent to this
-    instance. `carried` is the number of rounds that a quorum has answered. `apart` has the rounds
-    that count their own replies. `open` is the number of instances that have not sent all replies.
-    It is also 0 once the flight is dissolved.
+    instance. A quorum of instances has answered the first `carried` rounds. `apart` has the indexes
+    of the rounds that count their own replies. `open` is the number of instances that have not sent
+    all replies, or 0 once the flight is dissolved.
     """
 
     __slots__ = ("apart", "carried", "done", "engine", "expected", "open", "rounds", "started_ns")
@@ -107,7 +110,10 @@ class Flight:
         )
 
     def count(self, index: int, replies: int) -> None:
-        """Count more replies of an instance. Each reply is a success or is for a round apart."""
+        """Count more replies of an instance.
+
+        Each of these replies is a success, or its round is apart.
+        """
         done = self.done
         done[index] += replies
         carried = sorted(done)[-self.engine.quorum]
@@ -129,7 +135,7 @@ class Flight:
     def set_apart(self, index: int, start: int) -> None:
         """Set the instance's next round apart, because the answer to this round is not a success.
 
-        The bytes of the success begin at `start` in `expected`.
+        In `expected`, the bytes of the success begin at `start`.
         """
         number = self.done[index]
         if number in self.apart:
@@ -143,11 +149,14 @@ class Flight:
 
     @property
     def is_scattered(self) -> bool:
-        """True when so many rounds are apart that the flight saves nothing."""
+        """True if so many rounds are apart that it is cheaper to dissolve the flight."""
         return len(self.apart) * FEWEST_PER_ONE_APART > len(self.rounds)
 
     def _hand_back(self, rounds: Sequence[InFlight], index: int) -> None:
-        """Give rounds their own counts, which are the same as those of the round at `index`."""
+        """Let `rounds` count their own replies.
+
+        All of them begin with the counts of the round at `index`.
+        """
         successes, undecided = self._counts_at(index)
         for round_ in rounds:
             round_.missing = self.engine.quorum - successes
@@ -180,11 +189,11 @@ class Flight:
         return [self.rounds[index] for index in range(start, end) if index not in apart]
 
     def counts_of(self, round_: InFlight) -> tuple[int, int]:
-        """The present (successes, undecided) of a round that is not apart."""
+        """The numbers of successes and of undecided votes of a round that is not apart."""
         return self._counts_at(self.rounds.index(round_))
 
     def dissolve(self) -> None:
-        """Give every round its own counts.
+        """Let every round count its own replies.
 
         The flight keeps its place in the queue of each connection until its replies are due next.
         """
@@ -202,13 +211,15 @@ class Flight:
 
 
 class MergedReply(InFlight):
-    """The header of a merged release's reply. The answers to its `parts` follow line by line.
+    """The header of the reply to a merged release.
 
-    The flight compares the header's line (`*parts`), and the lines of the parts are read like any
-    other lines. If an error comes instead of a part's line, this error concerns only this part. If
-    another reply comes instead of the header, this reply concerns the whole call, and no part is
-    answered. Then each part is sent again alone. If the instance can do nothing now, the parts are
-    sent later (owed.py).
+    After the header, the answers to its `parts` follow in one line each.
+
+    The header is the line `*n` for n parts. The flight compares it with the expected bytes, and it
+    reads the lines of the parts like other replies. If an error comes instead of a part's line,
+    this error concerns only this part. Any other reply in place of the header concerns the whole
+    call, and no part has an answer. Then each part is sent again alone. If the instance can do
+    nothing now, the parts are sent later (owed.py).
     """
 
     __slots__ = ("engine", "parts", "success")
@@ -224,7 +235,7 @@ class MergedReply(InFlight):
         self.outcome = self.waiter = self.flight = None
 
     def reply(self, reply: object, pipe: InstancePipe) -> None:
-        """Count a reply to the whole call."""
+        """Take a reply to the whole call, and pass it on to its parts."""
         kind = error_kind(reply)
         pipe.skip(len(self.parts))
         if kind == "NOSCRIPT":

@@ -1,13 +1,15 @@
-"""Finds the end of a reply in a connection's bytes: *bytes from a reply's beginning on → its end*.
+"""Finds the end of a reply in a connection's bytes.
+
+Input: bytes that begin with a reply. Output: the position of the reply's end.
 
 Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md. For this reason,
-first bytes are numbers that are `Final`, and no slice of bytes may end before it begins.
+the first bytes of replies are `Final` numbers, and no slice of bytes may end before it begins.
 
-Rules: bytes are read, never changed. The parser (hiredis) gets a reply only once the reply is
-whole. So the parser never allocates memory for a length that a header only announces. For example,
-a list of 10⁹ replies is refused after the 13 bytes of its header. This file also refuses other
-forms that no valid reply to this library has. These forms are streamed types, attributes, signs and
-leading zeros in a length, and lists that are nested too deeply. A reply that is too long ends its
+Rules: this file reads bytes and never changes them. The parser (hiredis) gets a reply only once the
+reply is whole. So the parser never allocates memory for a length that a header only announces. For
+example, a list of 10⁹ replies is refused after the 13 bytes of its header. This file also refuses
+forms that never appear in a valid reply to lockcore: streamed types, attributes, signs and leading
+zeros in a length, and lists that are nested too deeply. A reply that is too long ends its
 connection, except for a message that another client published. Such a message is skipped. Source:
 the specification of RESP2 and RESP3.
 """
@@ -50,8 +52,8 @@ _LISTS: Final = b"*~>%"
 class Framing:
     """The replies of one connection.
 
-    `_read` is the number of checked bytes of the present reply. `_open` has an entry for each open
-    list, from the outermost list on. The entry is the number of replies that the list still needs.
+    `_read` is the number of checked bytes of the current reply. `_open` has an entry for each open
+    list, the outermost list first. The entry is the number of replies that this list still needs.
     """
 
     __slots__ = ("_address", "_open", "_read")
@@ -62,7 +64,7 @@ class Framing:
         self._read = 0
 
     def restart(self) -> None:
-        """Start with the next reply, because other code has read the present reply."""
+        """Begin with the next reply, because other code has read the current reply."""
         if self._read:
             self._open = [1]
             self._read = 0
@@ -70,9 +72,10 @@ class Framing:
     def end_of(self, data: bytes, start: int) -> int:
         """The end of the reply that begins at `start`, or NOT_WHOLE while bytes are missing.
 
-        After NOT_WHOLE, the next call must bring the same reply from its beginning, with more bytes
+        After NOT_WHOLE, the next call must pass the same reply from its beginning, with more bytes
         at the end. For a message longer than LONGEST_REPLY, the end is returned as soon as the
-        length has come. This end may be beyond the bytes in `data`. Raises ProtocolError.
+        length has come. The returned end may then be beyond the bytes in `data`. Raises
+        ProtocolError.
         """
         at = start + self._read
         while self._open:
@@ -116,7 +119,10 @@ class Framing:
         return at
 
     def _count(self, within: int) -> None:
-        """Count one more reply, or the header of a list of `within` replies."""
+        """Count one more reply.
+
+        `within` is the number of replies in a list, or −1 if the reply is no list.
+        """
         opened = self._open
         opened[-1] -= 1
         if within >= 0:
@@ -129,7 +135,8 @@ class Framing:
     def _check_text(self, data: bytes, start: int, stop: int) -> None:
         """Check that a text is not too long.
 
-        The text ends at `stop`. The last part of a message may be longer, and is then skipped.
+        The text ends at `stop`. The last part of a message may be longer than a reply, because a
+        message of this length is skipped.
         """
         left = sum(self._open) - 1
         if (

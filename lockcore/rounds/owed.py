@@ -1,14 +1,17 @@
-"""Releases that an instance must still get: *releases that it did not take, time → sent again*.
+"""Sends the releases again that an instance did not take.
+
+Input: releases without success, and the time. Output: commands to send.
 
 Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md. For this reason,
-a constant is `Final`, and `OwedRelease` has slots and no instance dictionary.
+constants are `Final`, and `OwedRelease` has slots.
 
-Rules: an owed release is a release that an instance did not take. It is owed until its key has
-expired, at most max_ttl + drift after the failure of the release. This time does not start at the
-request of the release, because a delay of this process may make a SET leave late. No round counts
-an owed release. A new connection gets all owed releases at once. On an open connection one release
-is sent as a test after a pause. The pause begins at 50 ms and doubles up to 2 s. Once the instance
-takes the test release, the other releases follow.
+Rules: an owed release is a release that an instance did not take. The release is owed until its key
+has expired, which takes at most max_ttl + drift after the release failed. The time does not count
+from the request of the release, because a delay in this process may make the SET leave after this
+request. The reply to an owed release is no vote in any round. A new connection gets all owed
+releases at once. On an open connection one release is sent as a test after a pause. The pause
+begins at 50 ms and doubles up to 2 s. Once the instance takes the test release, the other releases
+follow.
 """
 
 from __future__ import annotations
@@ -39,7 +42,8 @@ NEVER_TAKEN: Final = frozenset(["WRONGTYPE", "NOSCRIPT"])
 def is_owed(reply: object) -> bool:
     """True if a release with this answer is sent again later.
 
-    A compare-and-delete may be sent many times. After these answers it is not sent again:
+    A compare-and-delete may be sent many times. After the following answers lockcore does not send
+    the release again:
 
         `:1`, `:0`      The key was ours, or it was not. The release is done.
         WRONGTYPE       The key holds something else, so it is not ours. The release is done.
@@ -47,7 +51,7 @@ def is_owed(reply: object) -> bool:
                         same bytes would not help. The release is given up.
         no error        (`#t`, `+QUEUED`) The server speaks another protocol. It is given up.
 
-    After these the release is owed:
+    After the following answers the release is owed:
 
         BUSY, LOADING, MISCONF, OOM, READONLY, MASTERDOWN, NOREPLICAS
                         The server is unwell, or a replica.
@@ -59,17 +63,17 @@ def is_owed(reply: object) -> bool:
         EXECABORT, and every unknown word
                         The release was not taken, for an unknown time.
 
-    A lasting error costs little. The first command goes after 50 ms, then commands become rarer,
-    and they end once the key has expired.
+    An error that does not end costs few commands. The first command leaves after 50 ms. The pauses
+    then become longer, and no more commands leave once the key has expired.
     """
     return isinstance(reply, ReplyError) and error_kind(reply) not in NEVER_TAKEN
 
 
 class OwedRelease:
-    """An owed release, which is on its way or waits.
+    """A release that an instance did not take. It was sent again, or it waits.
 
-    `claim` is its key and owner token. `started_ns` is the time when it was last sent. It is owed
-    until `until_ns`.
+    `claim` has the key and the owner token. `started_ns` is the time when the release was last
+    sent. The release is owed until `until_ns`.
     """
 
     __slots__ = ("claim", "debts", "started_ns", "until_ns")
@@ -94,9 +98,9 @@ class OwedRelease:
             self.last_reply(reply, pipe)
 
     def last_reply(self, reply: object, pipe: InstancePipe) -> None:
-        """Take the final answer, which is any answer but a first NOSCRIPT.
+        """Take any answer except a first NOSCRIPT.
 
-        The release is done, given up, or still owed.
+        After this answer the release is done, given up, or still owed.
         """
         pipe.count_late()
         put_off = is_owed(reply)
@@ -105,7 +109,7 @@ class OwedRelease:
         self.debts.answered(self, put_off=put_off)
 
     def silence(self, pipe: InstancePipe) -> None:
-        """Put the release off, because the connection broke before the reply."""
+        """Keep the release for the next connection, because this connection broke too early."""
         self.debts.lost(self)
 
 
@@ -123,7 +127,7 @@ class Debts:
     """The owed releases of one instance.
 
     `due_ns` is the time of the next test release, and `wake` is called with this time. `_put_off`
-    is True if an error answered one of the releases under way.
+    is True if the instance answered one of the sent releases with an error.
     """
 
     __slots__ = (
@@ -157,7 +161,10 @@ class Debts:
         return len(self._waiting)
 
     def add(self, claim: bytes, noticed_ns: int) -> None:
-        """Add a release that the instance did not take. This was noticed at `noticed_ns`."""
+        """Add a release.
+
+        lockcore noticed at `noticed_ns` that the instance did not take the release.
+        """
         self._waiting.append(OwedRelease(self, claim, noticed_ns + self._lasts_ns))
         if self.pipe.is_open and not self._under_way and self.due_ns == FAR_FUTURE_NS:
             self._pause()
@@ -208,9 +215,10 @@ class Debts:
         self._waiting.append(owed)
 
     def answered(self, owed: OwedRelease, *, put_off: bool) -> None:
-        """Take an answer. The last answer under way decides the next step.
+        """Take an answer. Once no more answers are missing, decide the next step.
 
-        The next step is a pause, the other releases, or nothing.
+        If an error came, the next step is a pause and a new test. If no error came, the next step
+        is to send the other releases.
         """
         self._under_way -= 1
         if put_off:

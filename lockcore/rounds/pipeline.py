@@ -1,4 +1,6 @@
-"""The order of one connection: *commands out, replies in → each reply to the round that awaits it*.
+"""Assigns the replies of one connection to rounds.
+
+Input: received bytes. Output: a call of the round that waits for the reply.
 
 Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md. For this reason,
 a constant is `Final`, and the classes on hot paths have slots.
@@ -25,11 +27,12 @@ from lockcore.settings import LagCap
 
 
 class Pipeline(InstancePipe):
-    """The commands in flight to one instance, over all its connections one after the other.
+    """The unanswered commands to one instance.
 
-    `matched` is the number of bytes that have come for the oldest flight. `backlog` is the number
-    of bytes that the socket did not take at the last send. `heard` is called with each message and
-    the index of the instance that brought the message.
+    A new connection to the instance continues with the same object. `matched` is the number of
+    received bytes that belong to the oldest flight. `backlog` is the number of bytes that the
+    socket did not take at the last send. `heard` is called with each message and the index of the
+    instance that brought the message.
     """
 
     __slots__ = (
@@ -61,7 +64,7 @@ class Pipeline(InstancePipe):
     # -- out ---------------------------------------------------------------------------------------
 
     def open(self, transmit: Transmit, dialect: Dialect) -> None:
-        """Use a new connection, with no bytes in either direction."""
+        """Use a new connection. No bytes have been sent or received on it."""
         self.transmit = transmit
         self.dialect = dialect
         self.replies.begin()
@@ -144,7 +147,10 @@ class Pipeline(InstancePipe):
                 self._give(reply)
 
     def _compare(self) -> bool:
-        """Take the replies that equal the expected bytes. False if the next reply differs."""
+        """Take the replies that equal the expected bytes.
+
+        The result is False if the next reply is different or incomplete.
+        """
         oldest = self.pending[0] if self.pending else None
         if isinstance(oldest, MergedReply):
             if not self.replies.match(oldest.success, 0):
@@ -216,7 +222,7 @@ class Pipeline(InstancePipe):
     # -- state -------------------------------------------------------------------------------------
 
     def over_size(self) -> str:
-        """The reason if it lags by unanswered commands or untaken bytes, or "" if it does not."""
+        """The reason if unanswered commands or unsent bytes exceed the lag cap, or ""."""
         if self.awaited > self._cap.operations:
             return (
                 f"{self.awaited:,} commands wait for a reply, more than the limit of "
@@ -230,7 +236,7 @@ class Pipeline(InstancePipe):
         return ""
 
     def over_age(self, now_ns: int) -> str:
-        """The reason if it lags by the age of its oldest command, or "" if it does not."""
+        """The reason if the oldest command is older than the lag cap, or "" if it is not."""
         if self.pending and self.pending[0].started_ns < now_ns - self.lag_ns:
             return (
                 f"the oldest of {self.awaited:,} unanswered commands has waited over "
@@ -239,10 +245,11 @@ class Pipeline(InstancePipe):
         return ""
 
     def is_silent(self, now_ns: int, limit_ns: int) -> bool:
-        """True if it has open commands and has answered none of them for `limit_ns`.
+        """True if the instance has unanswered commands and has answered nothing for `limit_ns`.
 
-        The caller calls this at regular times. Each call compares the progress with the last call.
-        Whole replies to commands are progress. Parts of replies and push messages are no progress.
+        The caller calls this method regularly, and each call compares the received replies with the
+        last call. Only whole replies to commands count. Parts of replies and push messages do not
+        count.
         """
         if not self.pending:
             self._progress = None
@@ -255,7 +262,7 @@ class Pipeline(InstancePipe):
         return now_ns - self._looked_ns >= limit_ns
 
     def status(self, member: Membership, owed_releases: int) -> InstanceStatus:
-        """The present status of its instance, for people."""
+        """The current status of the instance, for people."""
         hello = member.hello
         traffic = self.traffic
         run_id = server = release_command = ""

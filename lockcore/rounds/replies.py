@@ -1,13 +1,16 @@
-"""Reads one connection's bytes: *pieces of bytes in → one whole reply at a time*.
+"""Reads the replies of one connection.
+
+Input: received bytes in pieces. Output: one whole reply at a time.
 
 Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md. For this reason,
-constants are `Final`, and no slice may end before it begins.
+constants are `Final`, and no slice of bytes may end before it begins.
 
 Rules: bytes are never changed before they are read. Each reply is read in one of two ways. `match`
-compares it with the expected bytes, or `next` reads it. Only the exact lines of resp.py are answers
-to rounds. Every other reply is an `Other`, so a text that only looks like an answer does not count.
-With RESP3 an instance sends push messages (`Unasked`). They report a flush of keys, or bring
-messages of other clients. The size of all input is bounded.
+compares the reply with the expected bytes, and `next` parses the reply. Only the exact lines of
+resp.py are answers to rounds. Every other reply is an `Other`, so a text that only looks like an
+answer does not count. With RESP3 an instance sends push messages (`Unasked`). A push message
+reports a flush of keys, or it brings the message of another client. The size of all input is
+bounded.
 """
 
 from typing import Final
@@ -53,11 +56,11 @@ class Unasked:
 class Replies:
     """The replies of one connection.
 
-    `message_head` has the first bytes of each inbox message, up to its length. It is empty if there
-    is no inbox. `unasked_bytes` is the number of bytes in push messages so far. `_data` has the
-    bytes that have come, and the bytes before `_at` have been read. `_passing` is the number of
-    bytes still to skip of a message that is too long. `_pushes` is the number of pushes that were
-    parsed in this piece.
+    `message_head` has the bytes with which each inbox message begins, up to the length field. It is
+    empty if there is no inbox. `unasked_bytes` is the number of bytes in push messages so far.
+    `_data` has received bytes, and the bytes before `_at` have been read. If a message is too long,
+    `_passing` is the number of its bytes that must still be skipped. `_pushes` is the number of
+    pushes that were parsed in the current piece of data.
     """
 
     __slots__ = (
@@ -90,11 +93,11 @@ class Replies:
 
     @property
     def unread_bytes(self) -> int:
-        """The number of bytes that have come of an incomplete reply."""
+        """The number of received bytes of an incomplete reply."""
         return len(self._data) - self._at
 
     def feed(self, data: bytes) -> None:
-        """Take the next piece."""
+        """Take the next piece of received bytes."""
         self._pushes = 0
         if self._passing:
             passed = min(self._passing, len(data))
@@ -107,9 +110,9 @@ class Replies:
         self._at = 0
 
     def match(self, expected: bytes, start: int) -> int:
-        """Take the lines that equal the next lines of `expected[start:]`.
+        """Read the whole lines that are equal to the beginning of `expected[start:]`.
 
-        Returns the number of bytes in these lines.
+        Returns the number of bytes that were read.
         """
         at = self._at
         part = self._data[at : at + len(expected) - start]
@@ -124,8 +127,8 @@ class Replies:
     def next(self) -> object:
         """The next reply, or NOT_YET while it is incomplete.
 
-        It is one of the exact answers (resp.py), a ReplyError, an `Other` or `Unasked`. Raises
-        ProtocolError on bytes that are not a reply.
+        A reply is one of the exact answers (resp.py), a ReplyError, an `Other` or an `Unasked`.
+        Raises ProtocolError on bytes that are not a reply.
         """
         data = self._data
         at = self._at
@@ -153,7 +156,7 @@ class Replies:
     # line end, or too long. It refuses or skips such messages. Without this method nothing breaks,
     # but a flood of messages costs four times as much.
     def _message(self) -> Unasked | None:
-        """The next reply, if it is a message of the inbox and is whole. None otherwise."""
+        """The next reply if it is a whole message of the inbox, or None."""
         head = self.message_head
         data = self._data
         at = self._at
@@ -174,7 +177,7 @@ class Replies:
         return Unasked(b"message", data[text:end])
 
     def _parsed(self) -> object:
-        """The next reply, parsed as soon as it is whole."""
+        """Parse the next reply. The result is NOT_YET while the reply is incomplete."""
         data = self._data
         at = self._at
         stop = self._framing.end_of(data, at)
@@ -224,7 +227,7 @@ class Replies:
 
 
 def _lines_in_common(part: bytes, expected: bytes, start: int) -> int:
-    """The size of the beginning of `part` that equals whole lines of `expected[start:]`.
+    """Count the bytes in the first lines of `part` that equal lines of `expected[start:]`.
 
     A binary search finds the first byte that differs.
     """

@@ -1,13 +1,16 @@
-r"""RESP2 on the wire: *arguments → a request's bytes; a peer's bytes → replies*.
+r"""Encodes requests and reads single lines of RESP2.
+
+Arguments become the bytes of a request. A line of a peer becomes a reply.
 
 Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md. For this reason,
 a constant is `Final`.
 
-Rules: the lock awaits single lines. Only the exact lines `+OK`, `$-1` (RESP3: `_`), `:1` and `:0`
-(`ANSWERS`), or an error, are answers. Any other reply is UNEXPECTED, for example `#t`, `,1` or a
-bulk string `OK`. It grants, refuses and confirms nothing. hiredis parses every other reply, once
-the reply is whole (framing.py). An error is a `ReplyError` value and is never raised.
-Source: the Redis serialization protocol, RESP2 and RESP3.
+Rules: each answer to a command of the lock is a single line. The only answers are errors and the
+exact lines in `ANSWERS`, which are `+OK`, `$-1`, `_` (the same in RESP3), `:1` and `:0`. Any other
+reply is UNEXPECTED, for example `#t`, `,1` or a bulk string `OK`. An UNEXPECTED reply grants,
+refuses and confirms nothing. hiredis parses every other reply, once the reply is whole
+(framing.py). An error is a `ReplyError` value and is never raised. Source: the Redis serialization
+protocol, RESP2 and RESP3.
 """
 
 from typing import Final
@@ -40,7 +43,7 @@ exact_answer = ANSWERS.get
 
 
 def bulk(argument: bytes) -> bytes:
-    """One argument as a bulk string."""
+    """Encode one argument as a bulk string."""
     return b"$%d\r\n%b\r\n" % (len(argument), argument)
 
 
@@ -57,7 +60,7 @@ def error_of(line: bytes) -> ReplyError:
 def error_kind(reply: object) -> str:
     """The first word of an error reply (`NOSCRIPT`, …), or UNEXPECTED for any other reply.
 
-    It is `ERR` if the first word is not a kind of error.
+    The result is `ERR` if the first word does not look like the name of an error.
     """
     if not isinstance(reply, ReplyError):
         return UNEXPECTED
@@ -67,7 +70,7 @@ def error_kind(reply: object) -> str:
 
 
 def reply_reader() -> Reader:
-    """A parser for the replies of one connection, in order.
+    """A parser for all replies of one connection.
 
     `gets()` returns NOT_YET while the next reply is incomplete.
     """

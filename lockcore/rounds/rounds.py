@@ -1,4 +1,6 @@
-"""One command to all instances, and the count of its replies: *replies → a settled outcome*.
+"""Counts the replies to one command that all instances got.
+
+Input: replies. Output: a settled outcome.
 
 Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md. For this reason,
 rounds share base classes, each attribute is declared in one class, and a constant is `Final`.
@@ -7,8 +9,8 @@ Rules: a round counts each reply exactly once, and replies may come in any order
 *settled* when its outcome can no longer change. A round is *closed* when no vote is undecided,
 because all replies are in or the timeout has come. A lost SET round starts its clean-up at once,
 before its outcome is fixed. Replies after the close count as late. `missing` is the quorum minus
-the grants so far, so the vote margin of a closed round is −missing. docs/lockcore/rounds.md has the
-states of a round.
+the grants so far. So the vote margin of a closed round is −missing. docs/lockcore/rounds.md
+explains the states of a round.
 """
 
 from __future__ import annotations
@@ -34,10 +36,11 @@ from lockcore.rounds.resp import error_kind
 
 
 class RoundEngine(Core):
-    """The engine, as its rounds see it.
+    """The part of the engine that rounds use.
 
     `unreleased` is the number of attempts that were sent and not yet released. `unanimous` is the
-    tally of a round that every instance granted. This tally is the usual one, so it is made once.
+    tally of a round that every instance granted. `unanimous` is made only once, because it is the
+    most frequent tally.
     """
 
     def __init__(self, instances: int) -> None:
@@ -49,14 +52,17 @@ class RoundEngine(Core):
         """Release a lost or abandoned attempt on each instance that was sent its SET."""
 
     def send_again(self, round_: ReleaseRound, pipe: InstancePipe, *, whole: bool) -> None:
-        """Send a release to one instance again. With `whole` it carries its script's source."""
+        """Send a release to one instance again.
+
+        If `whole` is True, the command has the script's source.
+        """
 
     def owe(self, pipe: InstancePipe, round_: ReleaseRound) -> None:
         """Keep a release that an instance did not take, and send it again later (owed.py)."""
 
 
 class Counting(InFlight):
-    """The counts of every round, beside those of `InFlight`."""
+    """The counts of a round. `InFlight` has more counts."""
 
     __slots__ = ("engine", "errored", "refused", "silent")
     engine: RoundEngine
@@ -95,14 +101,15 @@ class Counting(InFlight):
 
 
 class SetRound(Counting):
-    """One attempt's SET on all voting instances, the `voters`.
+    """The SET of one attempt. `voters` has the instances that get the SET.
 
     After ACQUIRED the caller must still check the validity when the caller runs again. `cleaned` is
-    True if there is nothing (more) to clean up, because the SET was not sent or its release was
+    True if no release must be started, because the SET was not sent or its release was already
     started.
 
     `denied_by` has a bit for each instance that answered with an error. `newest` is the lease after
-    its last extension. `asked_until_ns` is the end of the last extension that was sent.
+    its last successful extension. `asked_until_ns` is the end of the lease that the last sent
+    extension would give.
     """
 
     __slots__ = (
@@ -183,7 +190,7 @@ class SetRound(Counting):
     def silence(self, pipe: InstancePipe, kind: str = "CLOSED") -> None:
         """Count a SILENT vote, because the connection broke or the reply no longer counts.
 
-        The SET may have happened.
+        The instance may have executed the SET.
         """
         if self.undecided:
             self.undecided -= 1
@@ -199,7 +206,7 @@ class SetRound(Counting):
         super().expire()
 
     def judge(self) -> None:
-        """Release the attempt once it is lost, and settle its outcome once the outcome is fixed."""
+        """Release a lost attempt, and settle an outcome that no vote can change any more."""
         quorum = self.engine.quorum
         granted = quorum - self.missing
         undecided = self.undecided
@@ -217,14 +224,14 @@ class SetRound(Counting):
             self.engine.clean_up(self)
 
     def abandon(self) -> None:
-        """Release anything that this attempt may still get, because the caller is gone."""
+        """Release this attempt, because its caller is gone."""
         super().abandon()
         self.clean_up()
 
     def decided(self, outcome: Outcome | None, now_ns: int) -> None:
-        """Note the `outcome` that the caller decided when it ran again at `now_ns`.
+        """Note the `outcome`. The caller decided it at `now_ns`, when the caller ran again.
 
-        Only watched rounds note the decision.
+        This method does nothing, because only a `WatchedSetRound` notes the decision.
         """
 
 
@@ -243,9 +250,9 @@ def round_of(lease: object, engine: RoundEngine) -> SetRound:
 class ReleaseRound(Counting):
     """The release of the keys of the round `won`, on the instances that were sent its SET.
 
-    Each instance answers whether the key was still ours. `refused` counts the instances where the
-    key was not ours. `never` is the number of instances that were not sent the SET, so the key
-    cannot be ours there.
+    Each instance answers whether the key was still ours. `refused` is the number of instances that
+    answered no. `never` is the number of instances that never got the SET, so the key cannot be
+    ours there.
     """
 
     __slots__ = ("won",)
@@ -266,7 +273,7 @@ class ReleaseRound(Counting):
 
     @property
     def terms(self) -> Terms:
-        """The terms with the timeout of this round."""
+        """The `Terms` that have the timeout of this round."""
         return self.won.terms
 
     @property
@@ -285,14 +292,17 @@ class ReleaseRound(Counting):
         return eval_of(self.script, self.won.claim, *self.script_arguments)
 
     def reply(self, reply: object, pipe: InstancePipe) -> None:
-        """Count the reply of one instance. After NOSCRIPT, send the script with its source."""
+        """Count the reply of one instance, or send the script with its source after NOSCRIPT."""
         if error_kind(reply) == "NOSCRIPT":
             self.engine.send_again(self, pipe, whole=True)
         else:
             self.last_reply(reply, pipe)
 
     def last_reply(self, reply: object, pipe: InstancePipe) -> None:
-        """Count any reply. If the instance cannot take the release now, it is sent again later."""
+        """Count any reply.
+
+        If the instance did not take the release, the release is sent again later.
+        """
         kind = error_kind(reply)
         if is_owed(reply):
             self.put_off(pipe)
@@ -311,7 +321,7 @@ class ReleaseRound(Counting):
         self.judge()
 
     def answers(self, dialect: Dialect) -> tuple[object, object]:
-        """The reply of this dialect if the key is ours, and the reply if it is not."""
+        """The two replies that mean yes and no: the key was ours, or it was not ours."""
         return 1, 0
 
     def send_alone(self, pipe: InstancePipe) -> None:
@@ -324,7 +334,7 @@ class ReleaseRound(Counting):
             self.engine.owe(pipe, self)
 
     def silence(self, pipe: InstancePipe) -> None:
-        """Put the release off, because the connection broke before the reply."""
+        """Note that the connection broke before the reply. A release is sent again later."""
         self.put_off(pipe)
         if self.undecided:
             self.undecided -= 1
@@ -345,10 +355,11 @@ class ReleaseRound(Counting):
 
 
 class ExtendRound(ReleaseRound):
-    """An extension of the keys of the round `won` to other terms.
+    """An extension of the lease that the round `won` got, to the `Terms` in `to`.
 
-    Its outcome RELEASED means that the key was ours on a quorum. `timeout_due_ns` is the end of its
-    own timeout, once it was sent. The round also ends when the lease ends.
+    The outcome RELEASED means that a quorum extended the key. `timeout_due_ns` is the end of the
+    round's own timeout, or FAR_FUTURE_NS before the round is sent. The round also ends when the
+    lease ends.
     """
 
     __slots__ = ("script_arguments", "timeout_due_ns", "to")
@@ -367,7 +378,7 @@ class ExtendRound(ReleaseRound):
 
     @property
     def never(self) -> int:
-        """Zero, because an extension goes to every instance that can answer."""
+        """Zero, because an extension is sent to every instance that can answer."""
         return 0
 
     @property
@@ -380,7 +391,10 @@ class ExtendRound(ReleaseRound):
         return dialect.encode_extend(self.won.claim, self.to.ttl_ms)
 
     def answers(self, dialect: Dialect) -> tuple[object, object]:
-        """The replies of SET … IFEQ (the same as of a SET), or of the script."""
+        """The replies that mean yes and no.
+
+        SET … IFEQ answers like a SET, and the script answers 1 or 0.
+        """
         return (b"OK", None) if dialect.native_extend else (1, 0)
 
     def put_off(self, pipe: InstancePipe) -> None:

@@ -1,9 +1,12 @@
-"""A SET round that remembers each instance's times: *replies with times → an AttemptRecord*.
+"""A SET round that remembers the times of each instance.
+
+Input: replies and their times. Output: an AttemptRecord.
 
 Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md. For this reason,
-a watched round is a subclass of `SetRound`, so the code that counts finds the same fields.
+a watched round is a subclass of `SetRound`, because compiled code that counts needs the fields of
+this class.
 
-Rules: the record is made once, when the round is closed and its caller has decided (or is gone).
+Rules: the record is made once, when the round is closed and its caller has decided or is gone.
 Replies after the close are not in the record.
 """
 
@@ -85,12 +88,15 @@ class WatchedSetRound(SetRound):
         self.close()
 
     def abandon(self) -> None:
-        """Note that the caller is gone, so it decides nothing."""
+        """Note that the caller is gone and will not decide."""
         super().abandon()
         self.decided(None, self.engine.now_ns)
 
     def decided(self, outcome: Outcome | None, now_ns: int) -> None:
-        """Note the `outcome` that the caller decided at `now_ns`. None if it was cancelled."""
+        """Note the caller's `outcome` and its time.
+
+        `outcome` is None if the caller was cancelled.
+        """
         if not self.decided_ns:
             self.decided_ns = now_ns
             self.decision = outcome
