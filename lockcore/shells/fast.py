@@ -1,12 +1,14 @@
-"""How acquire and release start and end: *a resource → a round; a settled round → a lease*.
+"""The first steps and the last steps of acquire and release.
+
+A resource becomes a round, and a settled round becomes a lease.
 
 This file is compiled, so it follows the rules of docs/lockcore/compiled.md. For this reason,
-functions of other modules are attributes here.
+functions of other modules are stored as attributes.
 
 Rules: a usual operation does not use the step generator (attempt.py). This file adds no rules for
-locks. If a first attempt is settled at once, refused, or too late, the operation goes on by the
-steps of attempt.py. One conformance suite tests that both paths behave the same. greenlets/fast.py
-and tasks/fast.py have the waits between start and end. The code recognises the last checked TTL and
+locks. If the first attempt brings no lease, the operation continues with the steps of attempt.py.
+One conformance suite tests that both paths behave alike. Between the first and the last steps,
+callers wait in greenlets/fast.py and tasks/fast.py. The code recognises the last checked TTL and
 wait by identity (`NO_WAIT` in arguments.py).
 """
 
@@ -25,7 +27,7 @@ from lockcore.shells.common.driver import LoopDriver
 
 
 class Shortcut:
-    """The operations of one driver's callers, without their waits.
+    """The operations of the callers of one driver. Subclasses add the code that waits.
 
     `inside` is True while a caller is within the engine. Then no other caller may enter the engine.
     """
@@ -45,7 +47,7 @@ class Shortcut:
     def first_round(
         self, resource: object, ttl_ms: object, wait_ms: object, now_ns: int
     ) -> SetRound | None:
-        """A first attempt that is not sent yet, or None if others wait for the resource here."""
+        """Make a first attempt, or return None if other callers here wait for the resource."""
         engine = self._engine
         is_new = ttl_ms is not self._ttl_ms or wait_ms is not self._wait_ms
         # From this line on, the caller uses its own variable for the terms. A signal handler or a
@@ -73,20 +75,20 @@ class Shortcut:
             raise
 
     def lease_of(self, round_: SetRound) -> Lease | None:
-        """The lease of a settled first attempt, judged when its caller runs again.
+        """Return the lease of a settled first attempt if the lease is valid now.
 
         If the result is None, the caller continues with `steps_after`.
         """
         return first_lease(round_, self.now())
 
     def steps_after(self, round_: SetRound, wait_ms: object) -> Steps:
-        """The remaining steps of an acquire after a first attempt without a lease."""
+        """Return the steps of an acquire that follow a first attempt without a lease."""
         now_ns = self.now()
         first = self._acquisition(round_.resource, round_.terms, wait_ms, round_.started_ns)
         return first.after(round_, now_ns)
 
     def steps_in_line(self, resource: object, ttl_ms: object, wait_ms: object) -> Steps:
-        """The steps of an acquire if other callers here wait for the resource.
+        """Return the steps of an acquire that must wait behind other callers here.
 
         The caller uses these steps after `first_round` returned None.
         """
@@ -102,7 +104,7 @@ class Shortcut:
         return Acquisition(self._engine, resource, terms, wait, begun_ns, self._driver.random)
 
     def send_release(self, lease: object) -> ReleaseRound:
-        """Send a release. If this raises, the caller calls `release_failed`."""
+        """Send a release. After an exception, the caller must call `release_failed`."""
         engine = self._engine
         round_ = engine.release_round(lease, self.now())
         if self._keepers:
@@ -115,7 +117,7 @@ class Shortcut:
         return round_
 
     def release_failed(self, lease: object, error: BaseException) -> None:
-        """Send a release again later if an interrupt may have stopped it (owed.py)."""
+        """Send a release again later (owed.py) if an interrupt may have stopped the first send."""
         if not isinstance(error, Exception):
             self._driver.release_interrupted(lease)
         elif not isinstance(error, CannotWaitError):
@@ -123,9 +125,7 @@ class Shortcut:
             self.inside = False
 
     def released(self, lease: object, round_: ReleaseRound) -> Outcome:
-        """The outcome of a release when its caller runs again. The listener also gets the
-        outcome.
-        """
+        """Return the outcome of a settled release. The listener gets the outcome, too."""
         outcome = round_.outcome or Outcome.UNREACHABLE
         listener = self._engine.listener
         if listener is not None:

@@ -1,1 +1,1 @@
-"""Counts an application's operations on locks: *operations → numbers, durations and samples*."""
+"""Counts an application's operations on locks, with their durations, and takes samples."""

@@ -1,19 +1,22 @@
-"""Counts an application's operations: *operations → numbers, durations, a few samples*.
+"""Counts an application's operations.
+
+Input: operations. Output: numbers, durations and a few samples.
 
 Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md. For this reason,
-hot paths avoid `suppress` and `pop`, which machine code looks up by name.
+hot paths avoid `suppress` and `pop`, because machine code looks up these two by name.
 
 Rules: every operation and its duration are counted (`Durations`). One operation in `every` is a
 sample, counted separately for acquires, for releases and for each outcome of a denied acquire.
 `pace` sets `every` by the rate of the last interval, so that there are about `PER_SECOND` samples a
 second. The sink records the duration of a sample in the caller's own context, so an exemplar
-belongs to the caller's span. This duration is not in `Durations`. There are no samples before the
-first collection, because the sink may have no reader before it. The sink also gets each failed or
-slow acquire, each failed release, and each extension. The sink gets these operations at once and in
-the caller's own context, except for the extensions of a keeper, which has no caller. A contended
-acquire counts as failed only with `contended_is_odd`. The sink records all failed releases and all
-extensions, but only samples of other operations. If a keeper finds that a lease is gone, the loss
-is only counted. A lease without a release is forgotten an hour after its end.
+belongs to the caller's span. The duration of a sample is not in `Durations`. There are no samples
+before the first collection, because the sink may have no reader earlier. The sink also gets each
+failed or slow acquire, each failed release, and each extension. The sink gets all these operations
+at once and in the caller's own context. Only the extensions of a keeper have no caller, so the sink
+gets them in another context. A contended acquire counts as failed only if `contended_is_odd` is
+True. The sink records all failed releases and all extensions, but only samples of other operations.
+If a keeper finds that a lease is gone, the loss is counted, and the sink does not get it. A lease
+that nobody releases is forgotten an hour after its end.
 """
 
 from bisect import bisect_left
@@ -77,24 +80,24 @@ _FIRST: Final[list[int]] = [bisect_left(BOUNDS_NS, cell << _CELL_BITS) for cell 
 
 
 class Sink(Protocol):
-    """Takes samples and failed operations. `name` is the class of the resource."""
+    """Receives samples, and slow or failed operations. `name` is the class of the resource."""
 
     def acquire(
         self, name: str, result: Lease | Denied, started_ns: int, *, sampled: bool, odd: bool
     ) -> None:
-        """Take an acquire that is a sample (`sampled`), or slow or failed (`odd`)."""
+        """Receive an acquire that is a sample (`sampled`), or that was slow or failed (`odd`)."""
 
     def release(self, name: str, lease: Lease, outcome: Outcome, started_ns: int) -> None:
-        """Take a release that is a sample, or that failed."""
+        """Receive a release that is a sample, or that failed."""
 
     def extend(self, name: str, result: Lease | Denied) -> None:
-        """Take an extension."""
+        """Receive an extension."""
 
 
 class Durations:
     """The durations of all operations of one kind, as counts in `buckets` and a sum.
 
-    The numbers only grow, so a writer need not wait for a reader.
+    The numbers only grow, so a thread that writes need not wait for a thread that reads.
     """
 
     __slots__ = ("_read_buckets", "_read_ns", "buckets", "total_ns")
@@ -108,7 +111,8 @@ class Durations:
     def add(self, took_ns: int) -> None:
         """Add one duration.
 
-        The bucket is computed before any number changes, because a thread may be delayed there.
+        The bucket is computed before any number changes, because the thread may be delayed during
+        this computation.
         """
         cell = took_ns >> _CELL_BITS
         if 0 <= cell < _CELLS:
@@ -121,7 +125,7 @@ class Durations:
         self.total_ns += took_ns
 
     def news(self) -> tuple[list[int], int]:
-        """The counts added to each bucket since the last call, and their sum (ns)."""
+        """The counts that each bucket gained since the last call, and their total time (ns)."""
         buckets = self.buckets.copy()
         total_ns = self.total_ns
         added = [now - before for now, before in zip(buckets, self._read_buckets, strict=True)]
@@ -139,9 +143,9 @@ class Counts:
     """The numbers of one class of resources.
 
     `held` has the unreleased leases, by the round that won them. `first_tries` is the number of
-    leases from a first attempt. `tries` counts the attempts of all other leases, where n attempts
-    count as n seconds. `took`, `gave` and `kept` have the durations of usual acquires, releases and
-    holds. `durations` has all durations, including these three.
+    leases from a first attempt. `tries` has the numbers of attempts of all other leases, stored as
+    durations: n attempts count as n seconds. `took`, `gave` and `kept` have the durations of usual
+    acquires, releases and holds. `durations` has the durations of all kinds, including these four.
     """
 
     __slots__ = (
@@ -169,11 +173,11 @@ class Counts:
         self.tries = self.of(TRIES, ACQUIRED.value)
 
     def of(self, name: str, outcome: str) -> Durations:
-        """The durations of an instrument for an outcome."""
+        """Return the durations of the instrument `name` for operations with `outcome`."""
         return self.durations.setdefault((name, outcome), Durations())
 
     def news(self) -> Iterator[tuple[Row, list[int], int]]:
-        """The counts added to each instrument and outcome since the last call."""
+        """Yield the counts that each instrument and outcome gained since the last call."""
         first_tries = self.first_tries
         for row, durations in self.durations.copy().items():
             added, added_ns = durations.news()
@@ -205,9 +209,9 @@ class Tallied:
     """An `Observer` that counts.
 
     An operation that takes longer than `slow_ns` is slow. `class_of` gives a resource's class.
-    `pace_listener` is called with n when the share of samples changes to one cycle in n. With
-    `contended_is_odd` the sink gets every contended acquire. Otherwise the sink gets a contended
-    acquire only if it is a sample, because a held lock is a normal answer.
+    `pace_listener` is called with n when one cycle in n becomes a sample. With `contended_is_odd`
+    the sink gets every contended acquire. Otherwise the sink gets a contended acquire only if it is
+    a sample, because a held lock is a normal answer.
     """
 
     def __init__(
@@ -234,7 +238,7 @@ class Tallied:
     # -- Observer ----------------------------------------------------------------------------------
 
     def observe(self, record: AttemptRecord) -> None:
-        """Keep an observed attempt until it is collected."""
+        """Keep the record of an observed attempt until the next collection."""
         self.attempts.append(record)
 
     def begun(self) -> None:
@@ -290,7 +294,7 @@ class Tallied:
             self.gone(lease)
 
     def gone(self, lease: Lease) -> None:
-        """Count a lease as gone, once."""
+        """Count a lease as gone. The second call for the same lease counts nothing."""
         counts = self._only or self._counts_of(lease.resource)
         if counts.held.pop(lease.round, None) is not None:
             counts.numbers[GONE] += 1
@@ -330,7 +334,7 @@ class Tallied:
     def pace(self, now_ns: int) -> int:
         """Adapt the share of samples to the rate since the last call.
 
-        Returns n. From now on, one cycle in n is a sample.
+        Returns n, which means that one cycle in n is a sample from now on.
         """
         since_ns, before = self._paced
         done = sum(
@@ -347,7 +351,7 @@ class Tallied:
         return self.every
 
     def _one_more(self, now_ns: int) -> None:
-        """Count a sample. The 50th within a second halves the share of samples."""
+        """Count a sample. If there are 50 samples within a second, halve the share of samples."""
         self._samples += 1
         if self._samples == PER_SECOND or now_ns - self._second_ns > NS_PER_S:
             if now_ns - self._second_ns <= NS_PER_S:

@@ -1,9 +1,11 @@
-"""Changes OpenTelemetry's SDK inside: *many values at once, or a fork → the SDK's own numbers*.
+"""Changes the numbers inside OpenTelemetry's SDK.
 
-Rules: the SDK has no calls for these two tasks. Only this file uses private names of the SDK.
-Another SDK, or a later version, may not have these names. Then a histogram gets its values one by
-one, and a forked child goes on from its parent's numbers. Both functions are called while the SDK
-collects, or while a process has one thread.
+It records many values at once, and it makes the SDK forget values after a fork.
+
+Rules: the SDK has no public functions for these two tasks, so this file uses private names of the
+SDK. No other file uses them. Another SDK or a later version may lack these names. In this case a
+histogram gets its values one by one, and a forked child continues with the numbers of its parent.
+Each of the two functions runs during a collection, or while the process has only one thread.
 """
 
 from bisect import bisect_left
@@ -40,7 +42,7 @@ def drop_remembered(instrument: Instrument) -> None:
 def record_all(
     histogram: Histogram, counts: Mapping[float, int], total: float, attributes: dict[str, str]
 ) -> None:
-    """Record each value of `counts` as often as its count (≥ 1).
+    """Record each value in `counts` n times, where n ≥ 1 is the count of the value.
 
     The recorded sum is `total`, even if the values add up to another number.
     """
@@ -67,8 +69,8 @@ def _record_one_by_one(
 ) -> None:
     """Record values one by one.
 
-    Beyond `MOST_ONE_BY_ONE` each value gets its share of this number. Then the histogram has the
-    right form, but its count is too low.
+    If there are more than `MOST_ONE_BY_ONE` values, each value gets its share of this number. The
+    distribution is then correct, but the total count is too low.
     """
     share = min(1.0, MOST_ONE_BY_ONE / max(1, sum(counts.values())))
     for value, number in counts.items():
@@ -94,7 +96,7 @@ def _series(histogram: Histogram, attributes: dict[str, str]) -> Iterator[Any]:
 
 
 def _add(series: Any, counts: Mapping[float, int]) -> None:
-    """Count each value as often as its count, in a series of any kind of histogram.
+    """Add the values and their counts to a series of any kind of histogram.
 
     A series that is not a histogram gets the values one by one.
     """

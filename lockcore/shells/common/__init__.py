@@ -1,1 +1,1 @@
-"""The common code of all shells: handshake, connected socket, and the common half of a driver."""
+"""The common code of all shells: the handshake, the connected socket, and the base of drivers."""

@@ -1,10 +1,12 @@
-"""The connections of one Redlock: *handshakes, broken sockets, forks → the voting instances*.
+"""Opens and closes the connections of one Redlock.
+
+Input: finished handshakes, broken sockets and forks. Output: the instances that may vote.
 
 This file covers a Redlock from its first contact until it is closed.
 
 Rules: all code here runs in the loop's own thread. A Redlock refuses to work in a forked child,
-because the child would share sockets with its parent and repeat owner tokens. The mark for a forked
-child costs nothing per operation.
+because the child would share sockets with its parent and repeat owner tokens. A fork hook marks the
+copy in a forked child, so operations need no check of the process id.
 """
 
 import os
@@ -120,9 +122,9 @@ class Connections:
         self.arm(monotonic_ns())
 
     def connected(self, index: int, result: Shaken) -> None:
-        """Take the result of a later contact.
+        """Take the result of a handshake after the first contact.
 
-        The instance re-joins, or the client tries it again after its back-off.
+        After a success the instance joins again. After a failure the client connects again later.
         """
         if self.closed:
             if isinstance(result, Connected):
@@ -192,10 +194,10 @@ class Connections:
 class Drain:
     """The close of a Redlock.
 
-    First, no more attempts begin, and waiting callers get an error. Then the close waits for
-    operations in flight. It also waits for leases, as long as holders release their leases. At the
-    deadline, results that no caller has taken are released. Owed releases (owed.py) are sent if a
-    connection is possible at once.
+    At first, no more attempts begin, and waiting callers get an error. Then the close waits for
+    operations in flight. The close also waits for leases, as long as holders release their leases.
+    At the deadline, lockcore releases results that no caller has taken. For each instance with owed
+    releases (owed.py), the client tries once to connect and to send them.
     """
 
     def __init__(self, driver: Connections, drain_s: float) -> None:
@@ -209,7 +211,7 @@ class Drain:
         self._engine.retire()
 
     def is_over(self, now_ns: int) -> bool:
-        """True when nothing is left to wait for, or when the time is over."""
+        """True if the close has nothing more to wait for, or if its time is over."""
         engine = self._engine
         if now_ns >= self.deadline_ns:
             return True
@@ -224,7 +226,10 @@ class Drain:
         return held <= 0 or self._idle_ns >= GRACE_NS
 
     def _owes(self, now_ns: int) -> bool:
-        """True if owed releases may still be sent. Each instance is tried once."""
+        """True if owed releases may still be sent.
+
+        The client connects to each such instance once.
+        """
         owed = [index for index, debts in enumerate(self._engine.members.debts) if debts]
         members = self._engine.members.states
         for index in owed:

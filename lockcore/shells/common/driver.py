@@ -1,4 +1,6 @@
-"""The common driver of all shells: *sockets, time and one engine → callers to wake*.
+"""The base of the drivers of all shells.
+
+Input: events of sockets and timers. Output: bytes to send, and callers to wake.
 
 Rules: a shell's driver adds how to watch a socket, how to wait, and how to run blocking code. It
 makes no decisions about locks. All code here runs in the loop's own thread.
@@ -32,7 +34,7 @@ SLACK_NS = NS_PER_MS // 2
 
 
 class LoopDriver(Connections):
-    """The common half of a shell.
+    """The base class of the drivers of all shells.
 
     A subclass defines the other methods. `_tick_later` calls `tick` after a time in ns. `_soon`
     makes the loop call a function in its next pass. `_stay_awake` keeps the loop from sleeping. The
@@ -78,8 +80,7 @@ class LoopDriver(Connections):
         raise NotImplementedError
 
     def beside(self, job: Callable[[], object]) -> None:
-        """Run code of the user. The code may wait, so it runs in a place where it does not delay
-        other callers.
+        """Run code of the user where it does not delay other callers, because the code may wait.
 
         In an event loop the code cannot wait, so it runs at once.
         """
@@ -130,7 +131,7 @@ class LoopDriver(Connections):
             self.wake()
 
     def writable(self, index: int) -> None:
-        """Send more of the kept bytes, because the socket takes bytes again."""
+        """Send more of the kept bytes, because the socket is writable again."""
         wire = self.wires[index]
         if wire is not None:
             wire.writable()
@@ -213,10 +214,10 @@ class LoopDriver(Connections):
         self._tick_by(self.engine.next_tick_ns(now_ns, self._slack_ns()), now_ns)
 
     def _slack_ns(self) -> int:
-        """How late (ns) the tick for a parked turn may be (`Engine.next_tick_ns`).
+        """The longest delay (ns) of a tick for a turn that waits (`Engine.next_tick_ns`).
 
-        While many replies are awaited, one of these replies settles the turn early enough. A
-        separate tick would send the turn's command alone.
+        If many replies are missing, the next reply comes early enough to serve the turn. Then the
+        turn's command leaves together with other commands.
         """
         return 0 if await_few(self.engine.voters, FEW) else SLACK_NS
 
@@ -263,10 +264,10 @@ class LoopDriver(Connections):
         self.flush()
 
     def interrupted(self) -> None:
-        """Break off every connection, because an interrupt has come in the middle of the engine.
+        """Break off every connection, because an interrupt came while the engine was running.
 
-        It is unknown which commands were sent or counted. Open votes become SILENT, and open
-        releases are sent again later (owed.py).
+        The engine may have sent or counted only a part of its commands. Open votes become SILENT,
+        and open releases are sent again later (owed.py).
         """
         if self._vigil is not None:
             self._vigil.is_kept = False
@@ -285,8 +286,10 @@ class LoopDriver(Connections):
     # -- rounds ------------------------------------------------------------------------------------
 
     def submit(self, round_: Round | Turn) -> None:
-        """Queue a round of any kind. For a turn nothing is sent, but the timer fires when the turn
-        is due."""
+        """Queue a round of any kind.
+
+        A turn sends nothing, but the timer fires when the turn is due.
+        """
         self.check_usable()
         if isinstance(round_, Turn):
             due_ns = round_.due_ns + self._slack_ns()
@@ -357,9 +360,9 @@ class LoopDriver(Connections):
             keeper.stop()
 
     def close_soon(self) -> None:
-        """Make the loop close the Redlock at once.
+        """Ask the loop to close the Redlock at once, without a drain.
 
-        Any thread may call this. It does not wait for the end of the close.
+        Any thread may call this method. The method does not wait for the loop.
         """
         raise NotImplementedError
 
@@ -372,7 +375,8 @@ class LoopDriver(Connections):
     def begin_close(self, drain_s: float) -> Drain:
         """Begin the close. From now on no lock is acquired or kept alive.
 
-        The shell goes on until the drain is over. Then the shell calls `end_close`.
+        The shell continues its loop until `Drain.is_over` returns True. Then the shell calls
+        `end_close`.
         """
         for keeper in list(self.keepers.values()):
             keeper.stop()

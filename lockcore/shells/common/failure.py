@@ -1,13 +1,15 @@
-"""Explains a failure to connect: *exception, peer's first bytes, its protocol → cause and cure*.
+"""Explains why a connection failed.
+
+Input: an exception, the first bytes and the protocol of the peer. Output: the cause and the cure.
 
 Rules: this is the only place that explains a failure to connect, for the lock and for the bench. An
-observation is a server's reply, an errno, an alert, or bytes. Observations become symptoms, and the
-most specific symptom comes first. The explanation comes from the first symptom that has a row in
-`FAILURES`. Nothing is guessed. For example, the cure is TLS only if the peer spoke TLS. A foreign
-text is quoted only if no row matches it. The quotation is one short line, and never contains a
-secret. A row copies only the parts of a text that its pattern names, so these parts cannot contain
-a password. One row quotes the first line of the peer. This line is left out if the peer's first
-bytes contain a secret.
+observation is a server's reply, an errno, a TLS alert, or received bytes. The observations become a
+list of symptoms, with the most specific symptom first. The explanation comes from the first symptom
+that has a row in `FAILURES`. An explanation never guesses. For example, it recommends TLS only if
+the peer spoke TLS. A foreign text is quoted only if no row matches it. The quotation is one short
+line, and never contains a secret. A row of `FAILURES` copies only the parts of a text that its
+pattern names, and these parts cannot contain a password. Only the row `speech OTHER` quotes the
+first line that the peer sent. It leaves this line out if the peer's first bytes contain a secret.
 """
 
 import errno
@@ -306,7 +308,8 @@ def failure_of(
 ) -> Failure:
     """Explain `error`.
 
-    `heard` has the first bytes of the failed connection. `peer` is the result of a closer look.
+    `heard` has the first bytes of the failed connection. `peer` is the result of the examination in
+    peer.py.
     """
     failure = _of_files(target) or _known(target, error, heard, peer)
     if failure is None:
@@ -322,8 +325,7 @@ def failure_of(
 def is_unexplained(target: InstanceTarget, error: BaseException, heard: bytes = b"") -> bool:
     """True if new connections to the peer (peer.py) may find the cause.
 
-    This is the case if the peer sent no bytes, or if its bytes belong to another protocol than
-    Redis.
+    This is possible if the peer sent no bytes, or bytes of another protocol than Redis.
     """
     first = next(_symptoms(target, error, heard, None), "")
     return not (
@@ -352,7 +354,7 @@ def _known(
 def _symptoms(
     target: InstanceTarget, error: BaseException, heard: bytes, peer: Peer | None
 ) -> Iterator[str]:
-    """The observed symptoms, the most specific symptom first."""
+    """Yield the observed symptoms. The most specific symptom comes first."""
     chain = _chain(error)
     speech = speech_of(heard) or (peer.speech if peer is not None else None)
     spoken = "" if speech is None or (speech is Speech.TLS and target.is_tls) else speech.name
@@ -414,7 +416,10 @@ def _first(heard: bytes, peer: Peer | None) -> bytes:
 
 
 def _chain(error: BaseException) -> list[BaseException]:
-    """The error and its causes, the original cause first. redis-py wraps the system's errors."""
+    """The error and its causes.
+
+    The original cause comes first, because redis-py wraps errors of the operating system.
+    """
     chain: list[BaseException] = []
     one: BaseException | None = error
     while one is not None and one not in chain:
@@ -475,9 +480,9 @@ def _line(target: InstanceTarget, heard: bytes) -> str:
 
 
 def _quoted(target: InstanceTarget, error: BaseException, what: str) -> str:
-    """A text for which there is no row, in one line.
+    """Quote, in one line, an error for which `FAILURES` has no row.
 
-    If the text has a secret, only its first word is quoted, which is the error code.
+    If the text has a secret, only the error code is quoted, which is the first word of the text.
     """
     text = " ".join(str(error).split())
     code = getattr(error, "status_code", None) or text.partition(" ")[0]

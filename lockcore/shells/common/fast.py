@@ -1,12 +1,14 @@
-"""One connected, non-blocking socket: *bytes out in full, bytes in as they come*.
+"""One connected socket that does not block.
+
+It sends all bytes, and it returns received bytes as they arrive.
 
 This file is compiled, so it follows the rules of docs/lockcore/compiled.md. For this reason, `Wire`
 has slots, and the socket's methods are attributes.
 
 Rules: bytes that the kernel does not take at once are kept in order. They are sent when the socket
-is writable again (`want_write` tells the driver). If a socket is broken, `receive` raises OSError.
-A send reports it through `broken` instead, because a send may happen in the middle of other code.
-One call of `receive` reads a bounded number of bytes, however fast the instance sends.
+is writable again (`want_write` tells the driver). If the socket is broken, `receive` raises
+OSError. A send calls `broken` instead of raising, because a send may happen in the middle of other
+code. One call of `receive` reads a bounded number of bytes, however fast the instance sends.
 """
 
 import _socket
@@ -23,7 +25,7 @@ MOST_READS = 64
 
 
 def nothing() -> int:
-    """How many bytes a plain socket holds back, which is 0."""
+    """The number of bytes that a plain socket has decrypted and keeps, which is always 0."""
     return 0
 
 
@@ -96,12 +98,12 @@ class Wire:
         """Read the received bytes, READ_BYTES or a little more. The list may be empty.
 
         Raises OSError when the connection has ended. A plain socket is read once. A TLS socket
-        gives one record (16 KiB at most) per call, so it is read several times. The reading does
-        not go on until the socket would block. Otherwise an instance that sends faster than this
-        process decrypts would hold the loop for seconds, and take hundreds of megabytes. Bytes that
-        are left in the kernel wake the loop again, so they are read in the next pass, after the
-        other instances. But a poll does not report decrypted bytes in the TLS layer (`pending`).
-        The decrypted bytes are the rest of one record, and they are read now.
+        gives one record (16 KiB at most) per call, so it is read several times. The method stops
+        reading before the socket is empty, because an instance may send faster than this process
+        decrypts. Such an instance would block the loop for seconds and take hundreds of megabytes.
+        Bytes that are left in the kernel wake the loop again, so they are read in the next pass,
+        after the other instances. But a poll does not report bytes that the TLS layer has already
+        decrypted (`pending`). These bytes are the rest of one record, so they are read now.
         """
         chunks: list[bytes] = []
         room = READ_BYTES

@@ -1,13 +1,17 @@
-"""Opens a connection for pipelining: *host, port, credentials → a socket and the server's facts*.
+"""Opens a connection for pipelining.
 
-Rules: redis-py does TLS, AUTH, ACL users, SELECT and unix sockets. Its retries are off, because a
-repeated SET NX would read its own success as a refusal. The handshake asks the instance to report
-flushes of keys (RESP3, CLIENT TRACKING). The connection keeps reports and replies in order. So the
-client knows of a flush before it counts a later vote. The handshake also reads the facts about the
-instance. `failure.py` explains failures, and no message has a password. The whole handshake takes
-at most `connect_timeout_s`, except for the resolver, which cannot be interrupted. If a first
-contact fails without a reason, `peer.py` takes one more second. The handshake blocks. So a shell
-runs the handshake where code may block (a thread, an executor, a greenlet of a patched process).
+Input: the address and the credentials of an instance. Output: a socket and the facts about the
+server.
+
+Rules: redis-py does TLS, AUTH, ACL users, SELECT and unix sockets. The retries of redis-py are off,
+because a repeated SET NX would take its own success for a refusal. The handshake asks the instance
+to report flushes of keys (RESP3, CLIENT TRACKING). Such a report arrives on the same connection
+before all later replies. So the client knows of a flush before it counts a later vote. The
+handshake also reads the facts about the instance. `failure.py` explains failures, and no message
+has a password. The whole handshake takes at most `connect_timeout_s`, except for the resolver,
+which cannot be interrupted. If the first contact fails and the peer gives no reason, `peer.py` may
+take one more second. The handshake blocks. So a shell runs the handshake where code may block (a
+thread, an executor, a greenlet of a patched process).
 """
 
 import _socket
@@ -123,7 +127,7 @@ def discard(job: asyncio.Future[Shaken] | Future[Shaken]) -> None:
 def _explained(target: InstanceTarget, error: Exception, heard: bytes) -> InstanceError:
     """The exception that lockcore raises for `error`.
 
-    At the first contact, if the peer gave no reason, `peer.py` examines the peer.
+    If the peer gave no reason at the first contact, `peer.py` examines the peer.
     """
     peer = look(target) if target.look_closer and is_unexplained(target, error, heard) else None
     failure = failure_of(target, error, heard, peer)
@@ -138,7 +142,7 @@ def _ask(connection: HandshakeConnection, *arguments: str | bytes) -> Any:
 def _tells(connection: HandshakeConnection) -> bool:
     """True if the server reports flushes of keys on this connection from now on.
 
-    With OPTIN the server reports nothing else.
+    Because of OPTIN, the server reports no other changes of keys.
     """
     try:
         if not isinstance(_ask(connection, "HELLO", "3"), dict):
@@ -213,7 +217,7 @@ def _inspect(target: InstanceTarget, connection: HandshakeConnection) -> Hello:
 
 
 def _swaps(connection: HandshakeConnection) -> int:
-    """How many database swaps there were, or NOT_COUNTED if INFO does not have the section."""
+    """The number of database swaps so far, or NOT_COUNTED if INFO commandstats is not available."""
     try:
         return swaps_of(_ask(connection, "INFO", "commandstats"))
     except ResponseError:
@@ -223,7 +227,7 @@ def _swaps(connection: HandshakeConnection) -> int:
 def _works(connection: HandshakeConnection, *arguments: str | bytes) -> bool:
     """True if this user may run the command here.
 
-    The command uses a key that does not exist, or a key that this user may not touch.
+    The command may use a key that does not exist or that this user may not touch.
     """
     try:
         _ask(connection, *arguments)
@@ -236,20 +240,21 @@ def _works(connection: HandshakeConnection, *arguments: str | bytes) -> bool:
 def _is_forbidden(error: ResponseError) -> bool:
     """True if the user may not run the command at all.
 
-    The result is False if the user may run the command, but not on the key of the probe.
+    An error about the key of the probe does not count, because the user may run the command on
+    other keys.
     """
     return isinstance(error, NoPermissionError) and " run " in str(error)
 
 
 def _probe(target: InstanceTarget) -> bytes:
-    """A key that does not exist."""
+    """The name of a key that does not exist on the server."""
     return f"{target.key_prefix}probe-{token_hex(8)}".encode()
 
 
 def dialect_of(target: InstanceTarget) -> Dialect | None:
     """The commands for release and extension that a lock would use on this instance.
 
-    None if the instance cannot be used or reached.
+    The result is None if the instance cannot be used or reached.
     """
     connection = target.connection()
     try:
@@ -278,7 +283,8 @@ def _dialect(target: InstanceTarget, connection: HandshakeConnection) -> Dialect
 def _extends(connection: HandshakeConnection, key: bytes, *, default: bool) -> bool:
     """True if SET … IFEQ exists.
 
-    A full or read-only instance refuses before it reads the option. Then the value is `default`.
+    A full or read-only instance refuses a SET before it reads the option IFEQ. In this case the
+    result is `default`.
     """
     try:
         _ask(connection, "SET", key, b"x", "IFEQ", b"x", "PX", "1")

@@ -1,13 +1,14 @@
-"""Keeps a lease alive in the background: *a lease → a handle with the newest lease, or the reason
-why the keeper ended*.
+"""Keeps a lease alive in the background.
 
-Pure. This file is not compiled, because it has the application's handle and is on no hot path.
+Input: a lease. Output: a handle with the newest lease, or with the reason why the keeper ended.
 
-Rules: as soon as the keeper ends, the holder gets a call before anybody else. The call also comes
-if the lease's end, a cancelled task or a bug of lockcore ends the keeper. There is no call after
-`stop`, a release or a close. An exception of the holder's callback goes no further. In a forked
-child nothing is called, because the lease still belongs to the parent. The `error` of the child's
-handle says that the process was forked (`forked`).
+Pure. This file is not compiled, because it is on no hot path and applications use its class.
+
+Rules: as soon as a keeper ends, it calls the holder's callback, and after that the observer. The
+callback is also called if the end of the lease, a cancelled task or a bug of lockcore ended the
+keeper. It is not called after `stop`, a release or a close. If the callback raises, Python prints
+the exception. In a forked child nothing is called, because the lease still belongs to the parent.
+The `error` of the child's handle says that the process was forked (`forked`).
 """
 
 from collections.abc import Callable, Generator
@@ -31,13 +32,14 @@ def nothing(*_: object) -> None:
 class KeepAlive:
     """The handle of a lease that is kept alive.
 
-    `lease` is the newest lease, after extensions by the keeper or by others. `gone` is None while
-    the lease is kept, and it stays None after `stop`, a release or a close. After any other end it
-    is the `Denied` that ended the keeper. `renewals` is the number of extensions so far.
+    `lease` is the newest lease, after extensions by the keeper or by other code. `gone` is None
+    while the lease is kept, and it stays None after `stop`, a release or a close. After any other
+    end, `gone` is the `Denied` that ended the keeper. `renewals` is the number of extensions so
+    far.
 
     `stopped` is True once the keeper has ended. A keeper ends after `stop`, a release, a close or
     its last extension, and when the lease is gone. `error` is the exception that ended the keeper,
-    if no answer of the instances ended it. Then `gone` is UNREACHABLE, and the lease lasts until
+    or None. With an `error`, `gone` is UNREACHABLE, and the lease lasts until
     `lease.valid_until_ns`. In a forked child `error` is a ForeignProcessError, because only the
     parent extends the lease. `tell_extended` and `tell_gone` report to the Redlock's observer.
     """
@@ -73,7 +75,7 @@ class KeepAlive:
 
     @property
     def lease(self) -> Lease:
-        """The newest lease. An extension by hand also makes a new lease."""
+        """The newest lease. An extension by the holder also makes a new lease."""
         return newest_of(self._lease)
 
     def renewed(self, lease: Lease) -> None:
@@ -82,7 +84,7 @@ class KeepAlive:
         self.renewals += 1
 
     def ended(self, denied: Denied) -> None:
-        """End the keeper with `denied`, and report this once.
+        """End the keeper with `denied`. Report the end unless the keeper has stopped before.
 
         The lease is gone, or this keeper cannot extend it any more.
         """
@@ -108,8 +110,10 @@ class KeepAlive:
             self.tell_gone(self.lease)
 
     def forked(self, denied: Denied) -> None:
-        """End this copy of the keeper in a forked child, without a report. The parent's keeper goes
-        on."""
+        """End this copy of the keeper in a forked child, without a report.
+
+        The keeper of the parent continues.
+        """
         self.cancel = None
         if not self.stopped:
             self.stopped = True
@@ -129,8 +133,8 @@ def keeper_steps(keeper: KeepAlive, engine: Engine) -> Generator[Request, int, D
     """Steps that extend the keeper's lease every `every_ms`. They end after `extensions` times, or
     when the lease is gone.
 
-    The steps end with a `Denied`, whatever happens to them. Raises ValueError at once when the
-    lease was not made by `engine`.
+    The value of the steps is a `Denied`, even after an exception. Raises ValueError at once if
+    another engine made the lease.
     """
     engine.extend_round(keeper.lease, engine.terms(keeper.lease.ttl_ms), keeper.lease.started_ns)
 
@@ -157,8 +161,8 @@ def _extensions(keeper: KeepAlive, engine: Engine) -> Generator[Request, int, De
     """Extend the lease when it is due.
 
     If an extension reaches too few instances, it is tried again after a tenth of the period, while
-    the lease is still valid. After the lease's end nothing is sent. An extension by other code only
-    moves the time of the next extension.
+    the lease is still valid. Nothing is sent after the end of the lease. An extension by other code
+    only moves the time of the next extension.
     """
     lease = keeper.lease
     every_ns = int(keeper.every_ms * NS_PER_MS)
@@ -192,7 +196,7 @@ def _extensions(keeper: KeepAlive, engine: Engine) -> Generator[Request, int, De
 
 
 def over(lease: Lease, outcome: Outcome, engine: Engine, now_ns: int) -> Denied:
-    """A `Denied` for the end of a keeper, if no answer of the instances has ended it."""
+    """A `Denied` for a keeper that ended without an answer of the instances."""
     return Denied(
         lease.resource, outcome, Tally(absent=engine.instances), 1, 0, lease.started_ns, now_ns
     )

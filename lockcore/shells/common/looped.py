@@ -1,4 +1,6 @@
-"""A driver on an asyncio event loop: *sockets and timers of the loop → the hooks of LoopDriver*.
+"""Connects a driver to an asyncio event loop.
+
+It implements the hooks of `LoopDriver` with the sockets and timers of the loop.
 
 Rules: the loop is asyncio's own loop or uvloop's. In the shell for tasks, callers wait in this loop
 (tasks/driver.py). In the shell for threads, the loop runs in a separate thread
@@ -74,8 +76,8 @@ class LoopedDriver(LoopDriver):
     def _readable_at_last(self, index: int) -> None:
         """Read a socket of uvloop, and look for a reset afterwards.
 
-        uvloop reports a reset only once, together with the bytes before the reset. Then uvloop does
-        not watch the socket any more.
+        uvloop reports a reset only once, together with the bytes before the reset. After this
+        report uvloop does not watch the socket any more.
         """
         wire = self.wires[index]
         self.readable(index)
@@ -104,8 +106,9 @@ def is_uvloop(loop: asyncio.AbstractEventLoop) -> bool:
 
 
 def whole_ms_s(delay_ns: int) -> float:
-    """`delay_ns` in s, rounded up to ms.
+    """Convert `delay_ns` to s, rounded up to a whole ms.
 
-    uvloop rounds, and a timer that fires early would have to wait again at once.
+    uvloop rounds delays to ms. If it rounded down, the timer would fire early, and the code would
+    have to wait again.
     """
     return max(0, -(-delay_ns // NS_PER_MS)) / 1000

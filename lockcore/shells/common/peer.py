@@ -1,10 +1,12 @@
-"""The protocol of a peer: *host and port, or a socket's path → the protocol that the peer speaks*.
+"""Finds the protocol of a peer.
+
+Input: a host and a port, or the path of a socket. Output: the protocol that the peer speaks.
 
 Rules: lockcore examines a peer only after a connection failed without a reason. The examination
-makes at most two connections. It takes at most a second in all, except for the resolver. The first
-connection listens for a moment and then sends PING without TLS. The second connection begins TLS.
-Neither connection sends a name, a password or a key. Only an answer of the peer is evidence of its
-protocol.
+makes at most two connections. The examination takes at most a second in all, except for the
+resolver. The first connection listens for a moment and then sends PING without TLS. The second
+connection begins TLS. Neither connection sends a name, a password or a key. Only an answer of the
+peer is evidence of its protocol.
 """
 
 import socket
@@ -39,7 +41,10 @@ class Speech(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """The observed peer. `heard` has its first bytes. `alert` is OpenSSL's name of a TLS alert."""
+    """The observed peer.
+
+    `heard` has the first bytes that it sent. `alert` is OpenSSL's name of a TLS alert.
+    """
 
     speech: Speech
     heard: bytes = b""
@@ -47,7 +52,7 @@ class Peer:
 
 
 def speech_of(heard: bytes) -> Speech | None:
-    """The protocol that begins with these bytes, or None if there are no bytes."""
+    """The protocol of a peer that sent the bytes `heard` first, or None if there are no bytes."""
     if not heard:
         return None
     if heard.startswith(TLS_RECORDS):
@@ -79,7 +84,7 @@ def look(target: InstanceTarget, patience_s: float | None = None) -> Peer:
 
 
 def _answer(target: InstanceTarget, question: bytes, end_s: float) -> Peer:
-    """The peer's answer if `question` is sent first."""
+    """Connect, send `question` if the peer sends nothing first, and return the answer."""
     try:
         peer = _connected(target, end_s)
     except ConnectionResetError:
@@ -106,11 +111,11 @@ def _answer(target: InstanceTarget, question: bytes, end_s: float) -> Peer:
 
 
 def _first_words(peer: socket.socket, end_s: float) -> bytes:
-    """The bytes that a peer sends before this side sends any.
+    """The bytes that a peer sends before this side sends anything.
 
-    A server in protected mode sends its reason and closes. If it closes before it has read our
-    bytes, its kernel resets the connection, and we may lose the reason. So we send nothing at
-    first.
+    A server in protected mode sends its reason and closes the connection. If the server closes
+    before it has read our bytes, its kernel resets the connection, and the reason may be lost. So
+    this side sends nothing at first.
     """
     peer.settimeout(min(FIRST_WORD_S, max((end_s - time.monotonic()) / 2, 0.01)))
     with suppress(TimeoutError):
@@ -138,8 +143,9 @@ def _connected(target: InstanceTarget, end_s: float) -> socket.socket:
 def _tls_end(target: InstanceTarget, end_s: float) -> Peer:
     """The result of a TLS handshake with a peer that may refuse the connection.
 
-    A server that requires a certificate reports this after the handshake, in its last record. If a
-    client has already written, a reset may destroy this record. So this function writes nothing.
+    A server that requires a client certificate reports this in its last record, after the
+    handshake. If this side had sent data, a reset could destroy that record. So this function sends
+    no data.
     """
     try:
         with closing(_connected(target, end_s)) as peer, _unverified().wrap_socket(peer) as secure:
@@ -155,7 +161,7 @@ def _tls_end(target: InstanceTarget, end_s: float) -> Peer:
 
 
 def _unverified() -> ssl.SSLContext:
-    """A context without checks, because no secret is sent."""
+    """A TLS context that checks no certificate. This is safe, because no secret is sent."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE

@@ -1,9 +1,12 @@
-"""An instance to connect to: *a URL → a target with an address to show, and connections to it*.
+"""One instance that a lock connects to.
 
-Rules: `url.py` reads the URL. lockcore decides retries, protocol and time-outs, whatever the URL
-has. Foreign texts about the instance pass through the mask of its target (lockcore/mask.py). A
-connection keeps the first bytes that it received. If a send fails, the connection first reads the
-bytes that have come, because a server that refuses sends its reason and closes.
+Input: a URL. Output: a target with a public address, which opens connections.
+
+Rules: `url.py` reads the URL. lockcore itself decides retries, protocol and time-outs, even if the
+URL has options for them. Foreign texts about the instance pass through the mask of its target
+(lockcore/mask.py). A connection keeps the first bytes that it received. A server that refuses a
+client sends its reason and closes the connection. So after a failed send, the connection first
+reads the received bytes.
 """
 
 import socket
@@ -73,9 +76,9 @@ class InstanceTarget:
     """One instance to connect.
 
     Only its `address` (host:port or a path) may be shown. `mask` removes its secrets from a text.
-    `inbox` is the channel for messages of other processes, or empty. `ignored` has a sentence for
-    each option of its URL that has no effect. If `look_closer` is true, one or two more connections
-    find the peer's protocol after a failure without a reason.
+    `inbox` is the name of the channel for messages of other processes, or empty. For each option in
+    the URL that has no effect, `ignored` has a sentence. If `look_closer` is True and a connection
+    fails without a reason, one or two more connections find the protocol of the peer.
     """
 
     address: str
@@ -92,11 +95,10 @@ class InstanceTarget:
         return issubclass(self.options["connection_class"], SSLConnection)
 
     def connection(self) -> HandshakeConnection:
-        """A redis-py connection that is not yet connected, with one deadline for its whole
-        handshake.
+        """A redis-py connection with one deadline for its whole handshake. It is not connected yet.
 
-        The connection belongs to no pool, because pools end. It does not select the URL's database,
-        because a Sentinel or a proxy must be recognised first.
+        The connection is made without a pool of redis-py. It does not select the URL's database,
+        because lockcore must first recognise a Sentinel or a proxy.
         """
         options: TargetOptions = {**self.options, "db": 0}
         return _TIMED[options.pop("connection_class")](**options)
@@ -106,9 +108,9 @@ class DeadlineSocket:
     """A socket with one deadline for all reads and writes.
 
     A peer that sends single bytes cannot extend the deadline. `heard` has the first bytes of the
-    peer. The socket checks the lengths in headers (framing.py), because redis-py's parser is
-    hiredis. hiredis would allocate memory for a list of 10⁹ replies. The allocation would stop the
-    process for seconds.
+    peer. The socket checks the lengths in headers (framing.py). Without this check, redis-py's
+    parser (hiredis) would allocate memory for a list of 10⁹ replies, and the allocation would stop
+    the process for seconds.
     """
 
     def __init__(self, inner: socket.socket, end_s: float, heard: bytearray) -> None:
@@ -166,7 +168,7 @@ def _left_s(end_s: float) -> float:
 
 
 def _timed(kind: Any) -> Callable[..., HandshakeConnection]:
-    """redis-py's connection of this kind. All steps from `connect` on share one deadline."""
+    """A class of redis-py's connections in which all steps from `connect` on share one deadline."""
 
     class TimedConnection(kind):  # type: ignore[misc]
         _end_s = 0.0

@@ -1,10 +1,11 @@
-"""The address of one instance: *a URL → scheme, place, options; or one sentence that says what is
-wrong*.
+"""Reads the URL of one instance.
 
-Rules: lockcore has three ways to treat an option of a URL. It reads the option (`READ`), ignores it
-because lockcore decides this value itself (`IGNORED`), or refuses it. The caller gets a message
-about ignored options. No other option is passed on, so the user never sees another library's error
-texts. Schemes may have upper-case letters. No sentence has a password.
+Input: a URL. Output: its scheme, place and options, or one sentence that says what is wrong.
+
+Rules: lockcore reads the options of a URL that `READ` lists. It ignores the options in `IGNORED`,
+because lockcore decides these values itself, and it warns the caller. It refuses every other
+option. redis-py gets only options that lockcore has read, so the user never sees another library's
+error texts. Schemes may have upper-case letters. No sentence has a password.
 """
 
 import difflib
@@ -35,7 +36,7 @@ OptionValue = str | int | list[ssl.VerifyFlags]
 
 
 class TlsOptions(TypedDict, total=False):
-    """The options of a URL for TLS, as keyword arguments of redis-py's connections."""
+    """The TLS options of a URL, in the form of keyword arguments for redis-py's connections."""
 
     ssl_ca_certs: str
     ssl_ca_path: str
@@ -52,7 +53,7 @@ class TlsOptions(TypedDict, total=False):
 
 
 class UrlOptions(TlsOptions, total=False):
-    """The parts of a URL as keyword arguments of redis-py's connections.
+    """The parts of a URL, in the form of keyword arguments for redis-py's connections.
 
     A server on TCP has `host` and `port`, and a server on a unix socket has `path`.
     """
@@ -70,8 +71,8 @@ class UrlOptions(TlsOptions, total=False):
 class Option:
     """One option of a URL.
 
-    `read` turns the option's text into redis-py's value. `read` fails for a text that is not
-    `meaning`.
+    `read` converts the option's text to a value for redis-py. It raises an exception if the text
+    does not fit `meaning`.
     """
 
     meaning: str = "text"
@@ -88,7 +89,7 @@ def _verify_flags(text: str) -> list[ssl.VerifyFlags]:
 
 
 def _matching(pattern: str) -> Callable[[str], str]:
-    """A reader that returns a text unchanged if the text matches."""
+    """A function that checks a text against `pattern` and returns the text unchanged."""
 
     def read(text: str) -> str:
         _require(pattern, text, pattern)
@@ -98,7 +99,7 @@ def _matching(pattern: str) -> Callable[[str], str]:
 
 
 def _chosen(values: Mapping[str, OptionValue]) -> Callable[[str], OptionValue]:
-    """A reader that accepts only the words in `values`."""
+    """A function that accepts only the words in `values` and returns their values."""
     return lambda text: values[text.lower()]
 
 
@@ -170,8 +171,8 @@ class Address:
     """The parts of a URL.
 
     `place` is host:port or the socket's path, and only this part may be shown. `options` are
-    keyword arguments of redis-py's connections. `ignored` has a sentence for each option without
-    effect.
+    keyword arguments of redis-py's connections. For each option in the URL that has no effect,
+    `ignored` has a sentence.
     """
 
     transport: Transport
@@ -221,7 +222,7 @@ def address_of(url: object) -> Address:
 
 
 def _require(pattern: str, text: str, sentence: str) -> None:
-    """Raises ValueError with this sentence unless the whole text matches."""
+    """Raises ValueError with `sentence` if `pattern` does not match the whole text."""
     if not re.fullmatch(pattern, text, re.DOTALL):
         raise ValueError(sentence)
 
@@ -285,7 +286,10 @@ def _unix(after: str, netloc: str, path: str) -> tuple[str, UrlOptions]:
 def _read_options(
     query: str, transport: Transport
 ) -> tuple[dict[str, OptionValue], tuple[str, ...]]:
-    """The values of the options that are read, and a sentence for each option without effect."""
+    """Read the options of a URL.
+
+    Returns the values of the options, and a sentence for each ignored option.
+    """
     values: dict[str, OptionValue] = {}
     ignored: dict[str, None] = {}
     for name, text in parse_qsl(query, keep_blank_values=True):
@@ -320,7 +324,7 @@ def _read_options(
 def _meant(name: str) -> str:
     """The name of an unknown option, and the similar option that the user may mean.
 
-    The name is left out if it may be a part of a password.
+    The result leaves the name out if the name may be a part of a password.
     """
     readme = "; the README lists the supported options"
     if not re.fullmatch(r"[a-z]+(_[a-z]+)*", name, re.IGNORECASE) or len(name) > 40:

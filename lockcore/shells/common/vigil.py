@@ -1,9 +1,11 @@
-"""Decides if a loop stays awake for a reply: *a send, the next pass → look again, or sleep*.
+"""Decides whether a loop stays awake until a reply arrives.
 
-Rules: a sleeping loop runs again some 30 µs after the reply has come. A nearby server replies in
-less time. So the loop stays awake for a moment and looks for the reply (docs/lockcore/protocol.md,
-"A lone caller's loop stays awake"). Each try without a reply makes further tries rarer. Source:
-adaptive spinning of mutexes (Karlin et al., SODA 1990).
+Input: a send, or the end of a pass. Output: whether the loop looks again or sleeps.
+
+Rules: a sleeping loop runs again about 30 µs after the reply has arrived. A nearby server replies
+in less time. So the loop stays awake for a moment and looks for the reply
+(docs/lockcore/protocol.md, "A lone caller's loop stays awake"). After each vigil without a reply,
+the loop starts vigils more rarely. Source: adaptive spinning of mutexes (Karlin et al., SODA 1990).
 """
 
 import os
@@ -28,7 +30,10 @@ MOST_SKIPPED = 1024
 # single instance and more than one core. With a far server, a vigil would cost 60 µs of CPU per
 # round. Because the pauses double, the cost is only 0.06 µs.
 class Vigil:
-    """The vigil of one loop. `is_kept` is True while the loop stays awake for a reply."""
+    """Keeps one loop awake for a short time, which is called a vigil.
+
+    `is_kept` is True during a vigil.
+    """
 
     def __init__(self, cores: int | None = None) -> None:
         self.is_kept = False
@@ -37,9 +42,10 @@ class Vigil:
         self._until_ns = self._skip = self._misses = 0
 
     def begins(self, awaited: int, now_ns: int) -> bool:
-        """Begin or skip a try after a send at `now_ns`, while `awaited` replies are awaited.
+        """Start or skip a vigil after a send at `now_ns`.
 
-        Returns True if the loop should stay awake from now on.
+        `awaited` is the number of missing replies. Returns True if the loop should stay awake from
+        now on.
         """
         was_kept = self.is_kept
         if was_kept:

@@ -1,8 +1,10 @@
-"""Waiting by greenlets: *hub watchers wake the waiting greenlet straight from the I/O callback*.
+"""Lets greenlets wait.
+
+A watcher of the hub wakes the waiting greenlet directly from the I/O callback.
 
 Rules: there is one engine per hub (thread). If a greenlet is killed while it waits, it abandons its
-round. If few commands are in flight, a batch leaves at once. Otherwise it leaves once per pass of
-the loop. fast.py has the operations of a caller, and it is compiled.
+round. If few commands are in flight, a batch leaves at once. If many commands are in flight, a
+batch leaves once per pass of the loop. fast.py has the operations of callers.
 """
 
 from collections.abc import Callable, Generator, Sequence
@@ -53,7 +55,7 @@ class Watcher(Protocol):
 
 
 class GreenletDriver(LoopDriver):
-    """The driver for gevent. It belongs to the hub of the thread that made it."""
+    """The driver for gevent. A driver belongs to the hub of the thread that created it."""
 
     def __init__(self, targets: Sequence[InstanceTarget], settings: Settings) -> None:
         self._hub = get_hub()
@@ -76,7 +78,7 @@ class GreenletDriver(LoopDriver):
         return driver
 
     def make_foreign(self) -> None:
-        """See Connections.make_foreign. A hub goes on in the child.
+        """See Connections.make_foreign. In the child the hub keeps running.
 
         Callers in the child get an error, because only the parent will get their replies.
         """

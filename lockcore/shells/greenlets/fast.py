@@ -1,8 +1,10 @@
-"""Acquire and release in a greenlet: *a resource → a lease; a lease → an outcome*.
+"""Acquires and releases locks in a greenlet.
+
+A resource becomes a lease, and a release of the lease becomes an outcome.
 
 This file is compiled, so it follows the rules of docs/lockcore/compiled.md. For this reason,
-functions of other modules are attributes here, and no `finally` touches a variable that its `try`
-assigns.
+functions of other modules are stored as attributes, and no `finally` uses a variable that its `try`
+sets.
 """
 
 from collections.abc import Callable, Generator

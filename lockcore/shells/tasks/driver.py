@@ -1,9 +1,11 @@
-"""Waiting by tasks: *the loop's readers step the waiting task straight from the I/O callback*.
+"""Lets tasks wait.
+
+A reader of the loop steps the waiting task directly from the I/O callback.
 
 Rules: there is one engine per event loop (asyncio's own or uvloop). If a task is cancelled while it
-waits, it abandons its round. If few commands are in flight, a batch leaves at once. Otherwise it
-leaves once per pass of the loop. The first attempt and the release do not use the step generator
-(fast.py).
+waits, it abandons its round. If few commands are in flight, a batch leaves at once. If many
+commands are in flight, a batch leaves once per pass of the loop. The first attempt and the release
+do not use the step generator (fast.py).
 """
 
 import asyncio
@@ -27,7 +29,7 @@ T = TypeVar("T")
 
 
 class AsyncDriver(LoopedDriver):
-    """The driver for asyncio. It belongs to the loop that runs while the driver is made."""
+    """The driver for asyncio. A driver belongs to the event loop in which it was created."""
 
     def __init__(self, targets: Sequence[InstanceTarget], settings: Settings) -> None:
         super().__init__(targets, settings, asyncio.get_running_loop())

@@ -1,12 +1,15 @@
-"""The hot path of tasks: *a resource → a round; a settled round → its task, stepped at once*.
+"""The hot path of tasks.
 
-This file is compiled, so it follows the rules of docs/lockcore/compiled.md. For this reason, seats
-are stepped without a call by name, and a function of another module is an attribute.
+A resource becomes a round, and a settled round steps its task at once.
 
-Rules: a task waits at a `Seat`, and its seat steps the task straight from the I/O callback. In two
-cases the loop settles the seat's future instead (`later`). In the first case, the loop steps a task
-at this moment. In the second case, a future's private parts are missing (`knows`). Source:
-asyncio's futures.py (`_callbacks`) and tasks.py (`__step` and `__wakeup`), and their C versions.
+This file is compiled, so it follows the rules of docs/lockcore/compiled.md. For this reason, the
+code calls seats directly and not by name, and stores functions of other modules as attributes.
+
+Rules: a task waits at a `Seat`, and the seat steps the task directly from the I/O callback. In two
+cases the seat only settles its future, and the loop steps the task later (`later`). In the first
+case, the loop is already stepping another task. In the second case, futures lack the private parts
+that a seat needs (`knows`). Source: asyncio's futures.py (`_callbacks`) and tasks.py (`__step` and
+`__wakeup`), and their C versions.
 """
 
 import sys
@@ -52,7 +55,8 @@ def knows(future: object) -> bool:
 class Seat:
     """A place where one task at a time waits.
 
-    If the task is cancelled, its future is cancelled, as usual. The task then gives the seat up.
+    If the task is cancelled, asyncio cancels the seat's future as usual. No other task uses this
+    seat again.
     """
 
     __slots__ = ("_callback", "_context", "_future", "_is_alone", "_once", "_seats")
@@ -83,7 +87,7 @@ class Seat:
         return cast("Generator[object, None, None]", iter(once))
 
     def step(self) -> None:
-        """Step its task now."""
+        """Step the task at this seat now."""
         future = self._future
         seats = self._seats
         if not seats.steps:
@@ -116,7 +120,7 @@ class Seat:
             seats.free.append(self)
 
     def later(self) -> None:
-        """Let the loop step its task, in its next pass."""
+        """Let the loop step the task at this seat, in the next pass of the loop."""
         if not self._future.done():
             self._future.set_result(None)
 
@@ -124,9 +128,10 @@ class Seat:
 class Seats:
     """The seats of one loop.
 
-    No task waits at the `free` seats. `again` is the seat of the task that is being stepped, until
-    a task takes it. `settled` is a future that is settled already, for the tasks that are stepped.
-    `steps` is True while futures have the private parts that seats need.
+    `free` has the seats at which no task waits. While a task is stepped, `again` is the seat of
+    this task, until a task takes the seat. `settled` is a future that is already settled. The
+    callback of a stepped task gets this future. `steps` is True while futures have the private
+    parts that seats need.
     """
 
     def __init__(self, loop: AbstractEventLoop) -> None:
@@ -138,7 +143,7 @@ class Seats:
         self.steps = knows(self.settled)
 
     def take(self) -> Seat:
-        """A seat at which a task may wait until it is stepped."""
+        """Return a seat at which a task may wait."""
         again: Seat | None = self.again
         if again is not None:
             self.again = None
@@ -147,9 +152,10 @@ class Seats:
 
 
 def step_all(engine: Core, *, at_once: bool) -> None:
-    """Do the work of `hand_out` (awaited.py) for callers at seats.
+    """Wake the callers of all settled rounds, as `hand_out` (awaited.py) does, but at seats.
 
-    A call by name for each caller would cost 2 % of a lease.
+    This copy of the code exists, because `hand_out` would call a function by its name for each
+    caller. This costs 2 % of the CPU of a lease.
     """
     try:
         while (waiter := next_waiter(engine)) is not None:
@@ -164,7 +170,7 @@ def step_all(engine: Core, *, at_once: bool) -> None:
 
 
 class TaskShortcut(Shortcut):
-    """The start of acquire and release, for the tasks of one loop."""
+    """Starts the acquires and releases of the tasks of one loop."""
 
     def __init__(self, driver: LoopDriver, loop: AbstractEventLoop) -> None:
         super().__init__(driver)
@@ -178,7 +184,7 @@ class TaskShortcut(Shortcut):
     def begin(
         self, resource: object, ttl_ms: object, wait_ms: object, now_ns: int
     ) -> SetRound | None:
-        """A first attempt that is not sent yet, or None if others wait for the resource here."""
+        """Make a first attempt, or return None if other callers here wait for the resource."""
         if self._ident() != self._home or not self._is_running():
             self._driver.check_home()
         return self.first_round(resource, ttl_ms, wait_ms, now_ns)
@@ -192,8 +198,11 @@ class TaskShortcut(Shortcut):
         return seat
 
     def release(self, lease: object) -> ReleaseRound:
-        """Send a release. The task awaits the release's `waiter`. A release without a waiter is
-        settled already."""
+        """Send a release.
+
+        The task must await the `waiter` of the release. If `waiter` is None, the release is already
+        settled.
+        """
         if self._ident() != self._home or not self._is_running():
             self._driver.check_home()
         round_ = self.send_release(lease)

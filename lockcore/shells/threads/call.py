@@ -1,12 +1,14 @@
-"""One operation that the I/O thread runs for another thread: *steps → a value for its caller*.
+"""One operation that the I/O thread runs for another thread.
 
-Rules: the I/O thread runs the steps, because the engine lives there. The caller only sleeps, and
-takes the result. The I/O thread puts the result into the call's `_hand`. The caller owns the result
-after taking it out of the hand. Before that, the I/O thread may take the result back. So either the
-caller or the I/O thread gets the result, never both. If the caller judges the lease (`judged`), the
-call offers the lease. The caller takes the lease, reads the clock, and keeps the lease or not. Then
-the caller reports its decision (`taken`, `go_on`) without another wait. All methods except `take`
-run in the I/O thread.
+Input: the steps of an operation. Output: a value for the caller.
+
+Rules: the I/O thread runs the steps, because only this thread uses the engine. The caller only
+sleeps and takes the result. The I/O thread puts the result into the list `_hand`. The caller owns
+the result once the caller has removed it from `_hand`. Before that, the I/O thread may remove the
+result itself, for example at a close. So either the caller or the I/O thread gets the result, and
+never both. If `judged` is True, the call offers a lease to the caller. The caller takes the lease,
+reads the clock, and decides whether the lease is still valid. Then the caller reports its decision
+(`taken` or `go_on`) and does not wait again. All methods except `take` run in the I/O thread.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ def nothing() -> None:
 
 
 class Carrier(Protocol):
-    """The I/O thread, as a call sees it.
+    """The part of the I/O thread that a call uses.
 
     `calls` has the calls whose callers have not taken the result yet.
     """
@@ -34,7 +36,7 @@ class Carrier(Protocol):
     calls: set[Call]
 
     def submit(self, round_: Round | Turn) -> None:
-        """Queue a round. When it is settled, the call's `settled` runs."""
+        """Queue a round. When the round is settled, the call's `settled` runs."""
 
     def call_at(self, due_ns: int, job: Callable[[], None]) -> None:
         """Run `job` at `due_ns`."""
@@ -43,9 +45,9 @@ class Carrier(Protocol):
 class Call:
     """An operation of a thread.
 
-    `take` returns the operation's value if the operation is `over`, and an `Offer` otherwise.
-    `wake` is called when there is something to take. `undo` takes a value back. Only an acquire has
-    an `undo`.
+    `take` returns the value of the operation if the operation is `over`, and an `Offer` if it is
+    not. The call runs `wake` when `take` has something to return. `undo` releases a value that no
+    caller will use, and only an acquire has an `undo`.
     """
 
     __slots__ = (
@@ -81,9 +83,9 @@ class Call:
         self._error: BaseException | None = None
 
     def take(self) -> object:
-        """Take the content of the hand.
+        """Remove the result from `_hand`, and return it.
 
-        Raises the exception of the steps, or an error if the content has been taken back.
+        Raises the exception of the steps, or an error if the I/O thread has removed the result.
         """
         try:
             return self._hand.pop()
@@ -101,20 +103,20 @@ class Call:
         self.go_on(monotonic_ns())
 
     def go_on(self, now_ns: int) -> None:
-        """Run the steps from a wait that ended at `now_ns` up to the next wait."""
+        """Run the steps up to their next wait. The last wait ended at `now_ns`."""
         if not self.over:
             self._offered = False
             self._advance(lambda: self._steps.send(now_ns))
 
     def taken(self, now_ns: int) -> None:
-        """Go on for a caller that took the offer at `now_ns` and waits no more."""
+        """Run the next steps. The caller took the offer at `now_ns` and does not wait any more."""
         self.wake = nothing
         self.go_on(now_ns)
 
     def fail(self, error: Exception) -> None:
-        """End the call with an error, because its wait cannot end or its result may not be taken.
+        """End the call with an error, because the Redlock closes or its I/O thread ends.
 
-        A caller that has already taken the result keeps it.
+        If the caller has already taken the result, the caller keeps it.
         """
         if self.over and self.undo is None:
             return
@@ -131,7 +133,7 @@ class Call:
             self.undo(self._value)
 
     def abandon(self) -> None:
-        """Release anything that the call may still get, because the caller is gone."""
+        """Release any lease that this call gets, because the caller is gone."""
         self.carrier.calls.discard(self)
         if not self.over:
             self.over = True
@@ -178,16 +180,16 @@ class Call:
 
 
 def locked() -> Lock:
-    """A lock that a caller sleeps on."""
+    """Return a locked lock. A caller sleeps until another thread releases this lock."""
     lock = Lock()
     lock.acquire()
     return lock
 
 
 def ring(lock: Lock) -> None:
-    """Wake the caller that sleeps on `lock`. Only the I/O thread rings.
+    """Wake the caller that sleeps on `lock`. Only the I/O thread calls this function.
 
-    A second ring before the caller has woken does nothing.
+    A second call has no effect if the caller has not woken yet.
     """
     if lock.locked():
         lock.release()

@@ -1,11 +1,14 @@
-"""Waiting by threads: *one daemon I/O thread per Redlock runs the calls of all other threads*.
+"""Lets threads wait.
+
+Each Redlock has one daemon thread for its I/O. This thread runs the calls of all other threads.
 
 Rules: a caller puts a job into the I/O thread's inbox (io_thread.py) and sleeps on a lock of its
-own. If a signal handler uses the Redlock during this sleep, the handler's call has a second lock.
-If an interrupt ends the sleep, the caller leaves the message that it is gone. The I/O thread itself
-never waits for a call, not even in a `__del__` or an observer. A lease belongs to a caller only
-after the caller itself has read the clock. Reading the clock is always the last step (call.py). At
-interpreter exit, queued commands are still sent.
+own. If a signal handler uses the Redlock during this sleep, the call of the handler sleeps on a
+second lock. If an interrupt ends the sleep, the caller tells the I/O thread that it will not take
+the result. The I/O thread itself never waits for a call. A `__del__` or an observer that runs in
+this thread and tries to wait gets a CannotWaitError. A lease belongs to a caller only after the
+caller itself has read the clock. This reading is always the last step (call.py). At interpreter
+exit, queued commands are still sent.
 """
 
 from __future__ import annotations
@@ -41,7 +44,7 @@ _OPEN: weakref.WeakSet[ThreadDriver] = weakref.WeakSet()
 
 
 class ThreadDriver(IoDriver):
-    """The driver for plain threads. Any thread of the process that made it may use it."""
+    """The driver for plain threads. All threads of the process that created a driver may use it."""
 
     for_threads = True
 
@@ -155,7 +158,7 @@ class ThreadDriver(IoDriver):
     ) -> Callable[[], object]:
         """Run steps beside all callers, then call `done` with their value in a thread.
 
-        Returns a function that stops them.
+        Returns a function that stops the steps.
         """
 
         def tell() -> None:
@@ -202,9 +205,9 @@ class ThreadDriver(IoDriver):
         judged: bool = False,
         undo: Callable[[T], None] | None = None,
     ) -> T:
-        """Let the I/O thread run `steps`, and return their value.
+        """Let the I/O thread run `steps`, and return the value of the steps.
 
-        `undo` takes the value back from a caller that is gone.
+        If the caller is gone, `undo` releases the value.
         """
         spare: list[threading.Lock] | None = getattr(self._own, "spare", None)
         is_nested = spare == []
@@ -230,9 +233,9 @@ class ThreadDriver(IoDriver):
             raise
 
     def _taken(self, call: Call, lock: threading.Lock) -> object:
-        """Sleep until there is something to take, and take it.
+        """Sleep until `call` has a result, and return the result.
 
-        A lease on offer is taken only while it is valid.
+        An offered lease that is not valid any more is refused, and the sleep continues.
         """
         while True:
             while not lock.acquire(timeout=ALIVE_S):

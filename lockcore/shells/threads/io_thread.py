@@ -1,10 +1,12 @@
-"""The I/O thread of the threads shell: *jobs of other threads → an event loop that runs them*.
+"""The I/O thread of the shell for threads.
 
-Rules: only the I/O thread uses the engine. A caller rings a bell to wake the I/O thread. It does
-not ring if another caller has rung since the inbox was emptied. A ring releases the GIL, so a
-caller with an offered lease rings before it reads the clock. Later the caller leaves its message
-without a ring, and the I/O thread looks for this message. The thread is a daemon, so it does not
-delay an exit of the process.
+Its event loop runs the jobs of other threads.
+
+Rules: only the I/O thread uses the engine. A caller rings a bell to wake the I/O thread. The caller
+need not ring if another caller has rung since the inbox was last empty. A ring releases the GIL and
+may cost time. So a caller with an offered lease rings before it reads the clock. After it has read
+the clock, the caller leaves its decision without a ring, and the I/O thread looks for this message
+regularly. The thread is a daemon, so it does not delay an exit of the process.
 """
 
 import asyncio
@@ -28,7 +30,7 @@ from lockcore.shells.threads.call import Call
 
 
 class IoDriver(LoopedDriver):
-    """A driver whose loop runs in a thread of its own, which `ThreadDriver.connect` starts."""
+    """A driver whose loop runs in a separate thread. `ThreadDriver.connect` starts this thread."""
 
     def __init__(self, targets: Sequence[InstanceTarget], settings: Settings) -> None:
         if not hasattr(select, "epoll"):
@@ -58,7 +60,7 @@ class IoDriver(LoopedDriver):
         self._io = 0
 
     def discard(self) -> None:
-        """Close everything. No caller has this driver, and its thread has not started."""
+        """Close everything. No caller uses this driver yet, and its thread has not started."""
         self._end()
         self._close_bell()
 
@@ -80,7 +82,7 @@ class IoDriver(LoopedDriver):
                 raise
 
     def _leave(self, message: Callable[[], object]) -> None:
-        """Leave a message without a ring, after `_expect` was posted."""
+        """Leave a message without a ring. `_expect` was posted before."""
         self._inbox.append(partial(self._hear, message))
 
     def _ring(self) -> None:
@@ -121,7 +123,7 @@ class IoDriver(LoopedDriver):
             raise self._bug
 
     def _failed(self, _loop: object, context: dict[str, object]) -> None:
-        """End the thread, because a callback has raised. Python prints the exception."""
+        """End the thread, because a callback raised an exception. Python prints the exception."""
         exception = context.get("exception")
         self._bug = exception if isinstance(exception, BaseException) else None
         self._loop.stop()
