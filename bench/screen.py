@@ -5,9 +5,9 @@ Rules
 - All text for people on stdout or stderr goes through this module.
 - If the screen cannot show a character, similar characters replace it (u for µ, >= for ≥). So no
   output causes an exception.
-- A control character appears as its escape. So a name or a server's text cannot move the cursor,
-  colour a verdict or begin a line.
-- No text counts as markup. Brackets appear as brackets.
+- A control character appears as its escape. So a name or a text from a server cannot move the
+  cursor, change a colour or begin a line.
+- No text is read as markup. Square brackets in a text appear on the screen unchanged.
 - JSON, Markdown and files are UTF-8 on every screen.
 """
 
@@ -87,9 +87,11 @@ def clean(text: str) -> str:
 
 
 def lines_of(text: str) -> list[str]:
-    """Return the clean lines of a message of lockbench, which may quote a log.
+    """Return the lines of a message of lockbench, with control characters as escapes. The message
+    may quote a log.
 
-    A line break splits the text if the next line is indented, or if it is the end of the text.
+    A line break splits the message if the next line is indented by two spaces, or if the line break
+    ends the message.
     """
     return [clean(line) for line in re.split(r"\n(?=  |$)", text)]
 
@@ -112,10 +114,11 @@ def fit(text: str, encoding: str | None) -> str:
 
 
 def fitted(value: Any, encoding: str | None, *, is_head: bool = False) -> Any:
-    """Return the value with all its texts clean and in characters that `encoding` has.
+    """Return a copy of the value, in which all texts are safe for a terminal with this `encoding`.
+    Control characters become escapes, and similar characters replace missing characters.
 
-    The value consists of dataclasses, tuples and mappings. `is_head`: the value is the head of a
-    table. Line breaks stay in heads, because lockbench writes the heads itself.
+    The value consists of dataclasses, tuples and mappings. `is_head`: true if the value is the head
+    of a table. A head keeps its line breaks, because lockbench writes the heads itself.
     """
     from dataclasses import fields, is_dataclass, replace
 
@@ -137,12 +140,12 @@ def fitted(value: Any, encoding: str | None, *, is_head: bool = False) -> Any:
 
 
 def say(*lines: str) -> None:
-    """Print clean lines on stdout, at once."""
+    """Print lines on stdout without delay. Control characters are printed as escapes."""
     _print(sys.stdout, lines)
 
 
 def note(*lines: str) -> None:
-    """Print clean lines on stderr, at once."""
+    """Print lines on stderr without delay. Control characters are printed as escapes."""
     _print(sys.stderr, lines)
 
 

@@ -1,5 +1,5 @@
-"""Chooses the leases that a report draws: *operations, part by part → leases of a few resources
-around the most important event*."""
+"""The choice of the leases that a report draws: *operations in several parts → leases of a few
+resources near the most important event*."""
 
 import math
 from collections.abc import Collection, Iterable
@@ -27,11 +27,14 @@ class Holders:
     `window`: the measured time. `faults_ns`: the times at which faults began. `capacity`: how many
     callers may hold a resource at once.
 
-    The collector takes at most `MOST_RESOURCES` resources: first the violated resources, then the
-    hottest resources. The drawing of each resource shows leases around one moment. All drawings
-    together show at most `MOST_LEASES` leases. The moment is the first of these that exists: the
-    first violation of the resource, the first violation of another resource, the first fault, the
-    slowest acquire.
+    The collector takes at most `MOST_RESOURCES` resources. It takes the violated resources first,
+    and then the resources with the most leases. All drawings together show at most `MOST_LEASES`
+    leases.
+
+    The drawing of each resource shows the leases around one moment. If the resource has a
+    violation, the moment is its first violation. If only other resources have violations, the
+    moment is the first violation of any resource. If there is no violation, the moment is the first
+    injected fault. If there is no fault, the moment is the slowest acquire.
     """
 
     def __init__(self, window: Window, faults_ns: Iterable[int] = (), capacity: int = 1) -> None:
@@ -104,6 +107,6 @@ class Holders:
 
 
 def _first_fault(table: Table) -> float:
-    """Find the first lease that is part of a service fault. Return its grant time (µs), or infinity
-    if there is no such lease."""
+    """Return the grant time (µs) of the first lease that is part of a service fault. Return
+    infinity if no lease is part of a service fault."""
     return min(map(float, table[table[:, -1] > 0, 0][:1]), default=math.inf)

@@ -2,9 +2,9 @@
 → LiveVerdict*.
 
 - If there is a violation, the verdict is VIOLATED, even if other facts are unknown. Client
-  overstays and spurious refusals are counted, but they are not violations. If the history has
-  holes, a clock stepped or the checker failed, the verdict is never SAFE. In these cases, the
-  verdict is UNKNOWN if there is no violation.
+  overstays and spurious refusals are counted, but they are not violations. If there is no
+  violation, the verdict is UNKNOWN in three cases: the history has holes, a clock stepped, or the
+  checker failed.
 - If n *tested* leases show no violation, the true rate of violations is below 3 / n (95 % sure, the
   rule of three). With fewer than `TESTED_LEAST` tested leases, the verdict is NOT TESTED. Only the
   verdict SAFE is evidence of safety.
@@ -90,7 +90,7 @@ class Circumstances:
 
 @dataclass(slots=True)
 class JudgedCounts:
-    """What a judge has counted in the history so far."""
+    """The numbers that a judge has counted in the history so far."""
 
     operations: int = 0
     torn: int = 0
@@ -178,7 +178,8 @@ class Judge:
         self._failure = self._failure or f"the checker failed: {type(error).__name__}: {error}"
 
     def see(self, counts: Mapping[str, int]) -> None:
-        """Use the violation `counts` of the live judge, if this judge has failed."""
+        """If this judge has failed, count at least the violations that the live judge counted
+        (`counts`)."""
         if self._failure:
             for kind in VIOLATIONS:
                 self._broken[kind] = max(self._broken[kind], counts.get(kind, 0))
@@ -311,12 +312,12 @@ def judge(
 
 
 def _asked(operations: Operations, lost: Integers) -> Integers:
-    """Return a column of four numbers for each attempt that sent a command. The numbers are the
-    attempt's resource, its earliest time, its latest time, and 1 if the attempt certainly belongs
-    to a writer.
+    """Return an array with four rows, and with a column for each attempt that sent a command. The
+    rows hold the resource, the earliest time, the latest time, and 1 if the attempt certainly
+    belongs to a writer.
 
-    For lost attempts the last number is 0, because the records do not show whether they belong to a
-    writer.
+    The last row has 0 for a lost attempt, because the records do not show whether a lost attempt
+    belongs to a writer.
     """
     early = operations.early
     late = operations.late
@@ -328,7 +329,8 @@ def _asked(operations: Operations, lost: Integers) -> Integers:
 
 
 def blame(at_ns: int, ttl_ms: int, circumstances: Circumstances) -> str:
-    """Return the cause of a violation: `unsafe recipe`, `injected fault` or `unexplained`."""
+    """Return the cause of a violation, which is `unsafe recipe`, `injected fault` or
+    `unexplained`."""
     if circumstances.unsafe_recipe:
         return "unsafe recipe"
     lasting_ns = ttl_ms * 1_000_000
@@ -347,10 +349,11 @@ def clock_step_ns(samples: Sequence[ClockSample]) -> int:
 
 
 def not_tested(held: int, tested: int, capacity: int = 1, *, unasked: bool) -> str:
-    """Return why `tested` leases are too few.
+    """Return the reason why a run has too few tested leases.
 
-    `held`: how many leases were held for some time. `capacity`: how many callers may hold a
-    resource at once. `unasked`: whether the servers counted too few commands.
+    `held`: the number of leases that were held for some time. `tested`: the number of tested
+    leases. `capacity`: how many callers may hold a resource at once. `unasked`: true if the servers
+    counted fewer commands than the recipe reported.
     """
     if unasked:
         return (
@@ -428,8 +431,8 @@ class LiveVerdict:
 
     @property
     def verdict(self) -> str | None:
-        """VIOLATED if a rule was broken. Otherwise UNKNOWN if the checker has failed, and None if
-        it has not failed."""
+        """The verdict so far. It is VIOLATED if a rule was broken, UNKNOWN if no rule was broken
+        but the checker has failed, and None in all other cases."""
         if self.violations:
             return "VIOLATED"
         return "UNKNOWN" if self.failure else None
@@ -441,8 +444,8 @@ class LiveJudge:
     `ttl_ms`: the longest TTL that callers requested. `capacity`: how many callers may hold a
     resource at once.
 
-    The judge sees a lease only after the lease has ended. So the verdict is late by one call of
-    `add`. The verdict is never SAFE (README of this folder).
+    The judge sees a lease only after the lease has ended. So the verdict includes a lease only from
+    the next call of `add` on. The verdict is never SAFE (README of this folder).
     """
 
     def __init__(self, ttl_ms: float, capacity: int = 1) -> None:

@@ -2,16 +2,18 @@
 rule*.
 
 - A lease is valid in the interval [granted, min(valid_until, release sent)]. The intervals of two
-  leases may touch. A lease that was accepted at or after its own end is not valid, and a separate
-  rule covers it.
-- If several clocks timed the leases, the rules use the shortest possible interval of each lease. A
-  comparison of two operations counts only if it is true for all times within their bounds. One
-  clock measures all times of an operation, so a comparison within the operation is exact.
-- Two leases of a resource conflict, unless both belong to readers. Only two conflicting leases can
-  break a rule about two leases.
-- Each function checks one rule over a timeline. If two keys belong to the same resource, comparing
-  the keys compares the times. Otherwise it compares the resources. Each result is a pair of arrays:
-  the rows of the culprits or earlier leases, and the rows of the other leases.
+  leases may touch without a violation. A lease is not valid if the lock accepted it at or after the
+  end of the lease. A separate rule covers such a lease.
+- If several clocks measured the leases, each time has bounds, and the rules use the shortest
+  possible interval of each lease. A comparison of two operations counts only if it is true for
+  every time within the bounds. One clock measures all times of the same operation, so comparisons
+  within one operation are exact.
+- Two leases of a resource conflict, unless both belong to readers. If two leases do not conflict,
+  they cannot break a rule about two leases.
+- Each function checks one rule over a timeline. A key of the timeline stands for a resource and a
+  time. Keys are ordered by resource, and keys of the same resource are ordered by time. A rule
+  about two leases returns two arrays. The first array has the rows of the culprits or of the
+  earlier leases. The second array has the rows of the other leases.
 """
 
 from collections.abc import Iterator, Sequence
@@ -36,8 +38,8 @@ Pairs = tuple[Integers, Integers]
 
 @dataclass(frozen=True, slots=True)
 class Operations:
-    """Operations with three versions of their times. `own`: the times on the operations' own
-    clocks. `early`, `late`: the earliest and the latest possible times on one common clock."""
+    """Operations with three versions of each time. `own`: the times on the clock of each process.
+    `early`, `late`: the earliest and the latest possible times on one common clock."""
 
     own: Records
     early: Records
@@ -47,8 +49,8 @@ class Operations:
     def of(
         cls, records: Records, early: Records | None = None, late: Records | None = None
     ) -> Self:
-        """Return operations with bounds. No bounds mean that one clock timed all operations. Then
-        the times are exact."""
+        """Return operations with bounds on their times. If `early` and `late` are None, one clock
+        measured all operations, and the times are exact."""
         earliest = records if early is None else early
         latest = records if late is None else late
         return cls(records, earliest, latest)
@@ -61,8 +63,8 @@ class Operations:
 
     @property
     def lost(self) -> NDArray[np.bool_]:
-        """The valid leases that cannot be placed on one clock. Their own clock stepped when the
-        lease was granted or ended."""
+        """A mask of the leases that cannot be placed on the common clock. For such a lease, the
+        clock of its process stepped when the lease was granted or ended."""
         names = ["granted_ns", "release_sent_ns"]
         own = self.own
         ends = np.where(
@@ -75,7 +77,8 @@ class Operations:
 
     @property
     def spread_ns(self) -> int:
-        """The widest bound (ns) on the time of a grant that can be placed on one clock."""
+        """The largest uncertainty (ns) of a grant time on the common clock. Grants that cannot be
+        placed on this clock are left out."""
         width = self.late.granted_ns - self.early.granted_ns
         return int(width[width < LOST_NS].max(initial=0))
 
@@ -85,9 +88,10 @@ class Leases:
     """The valid leases of a timeline, ordered by resource, then by grant, then by end.
 
     `row`: the index of each lease in `operations`. `reader`: whether the lease belongs to a reader.
-    The other three arrays are keys of the timeline. `granted`: the latest time of the grant, which
-    may be up to `spread` earlier. `returned`: the latest time at which the caller got the lease.
-    `end`: the earliest end.
+    The arrays `granted`, `returned` and `end` hold keys of the timeline. `granted`: the latest
+    possible time of the grant. The actual grant may be earlier by up to `spread`. `returned`: the
+    latest possible time at which the caller got the lease. `end`: the earliest possible end of the
+    lease.
     """
 
     operations: Operations
@@ -100,19 +104,20 @@ class Leases:
     spread: int
 
     def own(self, name: str, chosen: Integers | slice = slice(None)) -> Integers:
-        """Return a field of all leases, or of the `chosen` leases. Times are on the leases' own
-        clocks."""
+        """Return the field `name` of all leases, or of the `chosen` leases. The times are on the
+        clock of the process that had the lease."""
         return np.asarray(self.operations.own[name][self.row[chosen]])
 
     def keys(self, times: Records, name: str, chosen: Integers) -> Integers:
-        """Return the timeline's keys for one time field of the `chosen` leases. `times`: the
-        operations at their earliest or at their latest times."""
+        """Return the keys of the timeline for the time field `name` of the `chosen` leases.
+        `times`: the operations with their earliest possible times, or with their latest possible
+        times."""
         rows = self.row[chosen]
         return self.timeline.keys(times.resource[rows], times[name][rows])
 
     def conflict(self, ones: Integers, others: Integers) -> NDArray[np.bool_]:
-        """Return which leases in `ones` must not be valid at the same time as their partners in
-        `others`."""
+        """Return a mask that is true where a lease in `ones` conflicts with the lease at the same
+        position in `others`."""
         return np.asarray(~(self.reader[ones] & self.reader[others]))
 
 
@@ -147,8 +152,8 @@ def order_leases(operations: Operations, timeline: Timeline) -> Leases:
 def trace_end_ns(records: Records, ttl_ms: int) -> Integers:
     """Return the latest time until which each operation may have kept a quorum of keys.
 
-    After a confirmed release, the keys are gone when the clean-up has arrived. After a single lost
-    round in which every instance answered, they are also gone then. In all other cases, a key may
+    If the release was confirmed, the keys are gone when the clean-up has arrived. The same is true
+    if the acquire lost its only round and every instance answered. In all other cases, a key may
     remain for a whole TTL.
     """
     released = records.release_code == RELEASED
@@ -164,11 +169,12 @@ def trace_end_ns(records: Records, ttl_ms: int) -> Integers:
 def broken_rules(
     leases: Leases, gaps_ns: Sequence[tuple[int, int]] | None = None, capacity: int = 1
 ) -> Iterator[tuple[BrokenRule, tuple[Integers, ...]]]:
-    """Yield every rule that leases can break, with the rows that break the rule.
+    """Yield each rule about leases, together with the rows of the leases that break the rule.
 
     `gaps_ns`: the periods in which a load process did not run. None: no process looked for gaps.
-    `capacity`: how many callers may hold a resource at once. If it is above 1, one other holder
-    proves nothing. Then only the number of holders and late grants are judged.
+    `capacity`: how many callers may hold a resource at once. If `capacity` is above 1, one other
+    holder is no proof of a violation. In this case, the function checks only the number of holders
+    and the late grants.
     """
     yield "service_fault", service_faults(leases, capacity)
     if capacity == 1:
@@ -181,11 +187,11 @@ def broken_rules(
 def granted_invalid(own: Records, gaps_ns: Sequence[tuple[int, int]] | None = None) -> Integers:
     """Return the leases that were granted or returned to their caller at or after their own end.
 
-    The lock checks the end of a lease, and lockbench reads the clock when the acquire returns. In
-    between, the process may be stopped or may wait for a core. So a lease that was returned late
-    does not count if a gap of a load process overlaps this time. For some remaining late leases,
-    less than `BRIEF_NS` passed in between, or there is no data about gaps. Such leases count only
-    if they are more than 1 % of all leases.
+    The lock checks the end of a lease, and lockbench reads the clock when the acquire returns.
+    Between these two moments, the process may be stopped or may wait for a core. So a late return
+    does not count if a gap of a load process overlaps the time between the two moments. A late
+    return is uncertain if this time is shorter than `BRIEF_NS`, or if there is no data about gaps.
+    Uncertain late returns count only if they are more than 1 % of all leases.
     """
     won = acquired(own)
     granted = own.granted_ns
@@ -207,10 +213,11 @@ def granted_invalid(own: Records, gaps_ns: Sequence[tuple[int, int]] | None = No
 # grant of the current resource (`Timeline`). This is true only if the extent of the timeline
 # includes every end.
 def service_faults(leases: Leases, capacity: int = 1) -> Pairs:
-    """Return the leases that were granted while at least `capacity` earlier conflicting leases of
-    the resource were valid.
+    """Return the leases that were granted although the resource had no free place. The resource has
+    no free place while at least `capacity` earlier conflicting leases are valid.
 
-    Each pair is the earlier lease that is valid longest, and the later lease.
+    Each result is a pair of leases. The first lease is the earlier lease with the latest end. The
+    second lease is the later lease.
     """
     certain = leases.granted <= leases.end
     row = leases.row[certain]
@@ -239,10 +246,10 @@ def service_faults(leases: Leases, capacity: int = 1) -> Pairs:
 
 
 def client_overstays(leases: Leases) -> Pairs:
-    """Return the clients that still worked after the end of their lease when a conflicting lease of
-    the resource was granted.
+    """Return the clients that worked too long. Such a client still worked after the end of its
+    lease, while a conflicting lease of the resource was granted.
 
-    Each pair is the lease of the client, and the other lease.
+    Each result is a pair of leases, which are the lease of the client and the conflicting lease.
     """
     early = leases.operations.early
     sent = leases.own("release_sent_ns")
@@ -269,12 +276,13 @@ def foreign_deletes(leases: Leases) -> Pairs:
     """Return the releases that removed another caller's lease. Each pair is the culprit's lease and
     the victim's lease.
 
-    The victim's lease was certainly granted after the end of the culprit's lease. Overlapping
-    leases are service faults instead, because each release may have removed its own key. Two
-    readers never count as culprit and victim. In all other cases, there are two kinds of proof:
+    The victim's lease was certainly granted after the end of the culprit's lease. If the two leases
+    overlap, they are a service fault instead, because each release may have removed its own key.
+    Two readers never count as culprit and victim. There are two kinds of proof that a release
+    removed another caller's lease:
 
-    - The culprit's release was sent after the victim's grant and reports success. The reply came
-      while the victim's lease was still valid.
+    - The culprit's release was sent after the victim's grant and reports success. The reply to this
+      release came while the victim's lease was still valid.
     - The victim's release returned GONE while the victim's lease was valid. The previous lease of
       the resource reports a successful release. The reply to this successful release came after the
       end of the previous lease. The successful release was sent no later than the victim's release.
@@ -316,8 +324,8 @@ def foreign_deletes(leases: Leases) -> Pairs:
 
 
 def _granted_after(leases: Leases, others: Integers, ended: Integers) -> NDArray[np.bool_]:
-    """Return which leases in `others` were certainly granted after the end of their partners in
-    `ended`."""
+    """Return a mask that is true where the lease in `others` was certainly granted after the end of
+    the lease at the same position in `ended`."""
     over = leases.keys(leases.operations.late, "valid_until_ns", ended)
     return np.asarray(leases.granted[others] - leases.spread >= over)
 
@@ -325,8 +333,8 @@ def _granted_after(leases: Leases, others: Integers, ended: Integers) -> NDArray
 def spurious_refusals(
     operations: Operations, timeline: Timeline, ttl_ms: int, capacity: int = 1
 ) -> Integers:
-    """Return the refused acquires during which fewer than `capacity` other operations can have held
-    a key of the resource."""
+    """Return the refused acquires that had no reason to be refused. During such an acquire, fewer
+    than `capacity` other operations can have held a key of the resource."""
     early = operations.early
     late = operations.late
     refused = np.flatnonzero(operations.own.acquire_code == CONTENDED)
@@ -371,12 +379,12 @@ def tested(
     command.
 
     If `capacity` is above 1, an attempt counts only if it was sent while at least `capacity` leases
-    of the resource were certainly held. Any other attempt may find a free place, so it tests
-    nothing.
+    of the resource were certainly held. An attempt at another time may find a free place, so it
+    does not test the lock.
 
-    A lease counts as held after its acquire has returned. So the lease's own attempts come earlier.
-    `at_earliest` and `at_latest` are the keys of all commands. `is_writer` marks the commands that
-    certainly belong to writers.
+    A lease counts as held after its acquire has returned. So the attempts of this acquire do not
+    count. `at_earliest`, `at_latest`: the keys of the earliest and the latest possible time of each
+    command. `is_writer`: true for each command that certainly belongs to a writer.
     """
     if capacity > 1:
         held = leases.end > leases.returned
@@ -394,8 +402,8 @@ def tested(
 
 
 def _inside(leases: Leases, at_earliest: Integers, at_latest: Integers) -> Integers:
-    """Return, for each lease, how many of these commands were certainly sent while the lease was
-    held."""
+    """Return a number for each lease. The number says how many commands were certainly sent while
+    the lease was held."""
     sent_before_end = np.searchsorted(np.sort(at_latest), leases.end, "left")
     sent_before_return = np.searchsorted(np.sort(at_earliest), leases.returned, "right")
     return np.asarray(sent_before_end - sent_before_return)

@@ -1,9 +1,10 @@
 """Targets of the environment: *LOCKBENCH_TARGETS, or the file that LOCKBENCH_TARGETS_FILE names →
 URLs, and the name of the variable*.
 
-Rules: URLs hold passwords. Every user of the machine can read a command line. Other users can read
-neither a variable nor a file that only its owner may read. --target overrides both variables, and
-both variables override a scenario's file. Every refusal names the variable.
+Rules: URLs hold passwords. Every user of the machine can read a command line. Other users cannot
+read a variable, and they cannot read a file that is open only to its owner. The option --target has
+priority over both variables. Both variables have priority over the file of a scenario. Every
+refusal names the variable.
 """
 
 import re
@@ -59,8 +60,8 @@ def targets_of(environ: Mapping[str, str]) -> tuple[list[str], str]:
 
 
 def exposed_file(environ: Mapping[str, str], urls: Sequence[str]) -> str:
-    """Return a warning if other users may read passwords in the file of `urls`. The warning names
-    the cure.
+    """Return a warning if other users may read passwords in the file of `urls`. The warning names a
+    command that solves the problem.
 
     Otherwise return "".
     """

@@ -1,10 +1,10 @@
-"""The keys of a scenario: *a field of `Scenario` → a TOML key, an option of the same name, its
-help, its schema*; *a TOML file and options → one resolved Scenario, or one sentence*.
+"""The keys of a scenario: *a field of `Scenario` → a TOML key, an option, a help text and a
+schema*; *a TOML file and options → one resolved `Scenario`, or one sentence about an error*.
 
-Rules: a field defines everything about its key: the valid values, the default in the notation of
-users, and the meaning. The field's name has the unit, and the key's name does not. A new key is
-added in this module and nowhere else. An option overrides the file, and the file overrides the
-default. Every refusal names its place (file and key, or option).
+Rules: a field of `Scenario` defines the valid values of its key, the default in the notation of
+users, and the meaning. The name of the field includes the unit, but the name of the key does not
+include it. A new key is added in this module and nowhere else. An option overrides the file, and
+the file overrides the default. Every refusal names its place (file and key, or option).
 """
 
 import re
@@ -57,8 +57,8 @@ class KeyKind:
 
 
 def of_type(metavar: str, kind: object, description: str, *, flag: bool = False) -> KeyKind:
-    """Return the KeyKind of the type `kind`. In a refusal, `description` describes the valid
-    values."""
+    """Return the kind of values that have the Python type `kind`. `description`: the valid values
+    in words, for error messages."""
 
     def parse(raw: object) -> object:
         try:
@@ -93,7 +93,8 @@ def duration(low_ms: float, high_ms: float, *, whole: bool = False) -> KeyKind:
 
 
 def auto_or(kind: KeyKind) -> KeyKind:
-    """Return the kind of values that are `auto` or of `kind`. `auto` is resolved to None."""
+    """Return the kind of values that are either the word `auto` or a value of `kind`. The word
+    `auto` is resolved to None."""
     return KeyKind(f"auto|{kind.metavar}", lambda raw: None if raw == "auto" else kind.parse(raw))
 
 
@@ -109,7 +110,8 @@ def choice(*names: str) -> KeyKind:
 
 
 def many(metavar: str, item: Parse) -> KeyKind:
-    """Return the kind of lists whose items `item` parses."""
+    """Return the kind of values that are lists. `item`: a function that parses each item of a
+    list."""
 
     def parse(raw: object) -> tuple[object, ...]:
         if not isinstance(raw, list | tuple):
@@ -134,8 +136,9 @@ FAULTS = many("TABLE", quantities.parse_fault)
 
 @dataclass(frozen=True, slots=True)
 class ScenarioKey:
-    """One key of a scenario. `name`: its dotted name in TOML. `field`: the dotted field of
-    Scenario. `default`: the default in TOML notation (None: the key is absent by default)."""
+    """One key of a scenario. `name`: the dotted name of the key in TOML. `field`: the dotted name
+    of the field of Scenario. `default`: the default in TOML notation (None: the key is absent by
+    default)."""
 
     name: str
     field: str

@@ -1,8 +1,9 @@
 """Values in the notation of users: *text or TOML value → number with its unit, distribution, fault,
 URL*, and back.
 
-Rules: a duration always names its unit, except `0`. A refusal is a ValueError, and the loader adds
-the place to its text. The mask learns the secrets of a URL before any message mentions the URL.
+Rules: a duration always names its unit, except `0`. If a value is wrong, the function raises
+ValueError, and the loader adds the place of the value to the error's text. The mask learns the
+secrets of a URL before any message mentions the URL.
 """
 
 import difflib
@@ -53,8 +54,8 @@ class Delay:
 class Skew:
     """The choice of resources by callers.
 
-    `kind`: uniform, own, zipf or hot. `value`: the exponent of zipf, or the share of resource 0 of
-    hot.
+    `kind`: uniform, own, zipf or hot. `value`: the exponent for the kind zipf, or the share of
+    resource 0 for the kind hot.
     """
 
     kind: Annotated[str, says("how callers choose resources: uniform, own, zipf or hot")] = (
@@ -68,7 +69,8 @@ class Skew:
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """A pause of `ms` at a pause point of a recipe. A `share` (0…1) of the passes pauses."""
+    """A pause of `ms` at a pause point of a recipe. `share`: the fraction (0…1) of the passes
+    through this point that pause."""
 
     point: Annotated[str, says("name of a pause point of the recipe")]
     ms: Annotated[float, says("length of the pause")]
@@ -169,7 +171,7 @@ def skew_text(skew: Skew) -> str:
 def parse_share(raw: str, above: float, most: float, name: str) -> float:
     """Return the number in `raw`, which must be above `above` and at most `most`.
 
-    `name`: the name of the number in a refusal.
+    `name`: the name of the number in the error message.
     """
     try:
         value = float(raw)
@@ -249,9 +251,10 @@ def parse_target(raw: object) -> str:
 
 
 def toml_value(text: str) -> object:
-    """Return the value of an option's text: a TOML value, a number (.5, 007), or the text itself.
+    """Return the value of an option's text. The value is a TOML value, a number (.5, 007), or the
+    text itself.
 
-    Most texts need no quotes, because a text that is not TOML stays a text.
+    A text that is not a TOML value needs no quotes.
     """
     for read in (lambda text: tomllib.loads(f"value = {text}")["value"], int, float):
         with suppress(ValueError):
@@ -262,7 +265,7 @@ def toml_value(text: str) -> object:
 def require_known(noun: str, requested: Iterable[str], names: Iterable[str]) -> None:
     """Raise UsageError for the first of `requested` that is not in `names`.
 
-    The message suggests the most similar name. Without a similar name it lists all names.
+    The message suggests the most similar name. If no name is similar, the message lists all names.
     """
     choices = list(names)
     for name in requested:

@@ -1,4 +1,5 @@
-"""The reports of a run while it runs: *history and notes → metrics and traces → OTLP, Prometheus*.
+"""The export of metrics and traces during a run: *history and notes → metrics and traces → OTLP,
+Prometheus*.
 
 See README.md.
 """

@@ -1,5 +1,5 @@
-"""The log that load processes write for the exporter, in addition to the history: *attempts,
-extensions → lines of a file → the same attempts, extensions*.
+"""A log that load processes write for the exporter: *attempts, extensions → lines of a file → the
+same attempts, extensions*.
 
 Rules
 - Lines wait in memory until they are flushed about once a second. If the file cannot be written,
@@ -7,12 +7,12 @@ Rules
   in the run's folder and have names of the form `<kind>-<process>-<pid>.json`.
 - An observed cycle costs the load 1.6 times as much as a plain cycle. So only about `PER_SECOND`
   acquires a second are observed. At low rates, all acquires are observed. At high rates, at least
-  one in `MOST` acquires is observed. Until the rate is known, the first `AT_ONCE` acquires are
-  observed, and then one in `MOST`.
+  one in `MOST` acquires is observed. As long as the rate is unknown, the first `AT_ONCE` acquires
+  are observed, and one in `MOST` of the acquires after them.
 - A line holds the checksum of a resource's name. The checksum, together with the start of the
   round, identifies the operation in the history.
 - The log keeps the first `FIRST` attempts of an acquire, and the attempt that won. If there are too
-  many attempts, it drops some and counts them.
+  many attempts, the log drops some attempts and counts the dropped attempts.
 """
 
 import os
@@ -39,7 +39,7 @@ Line = TypeVar("Line")
 
 
 class Ask(Struct, frozen=True, array_like=True):
-    """What one instance was asked in one attempt, and what it answered.
+    """The command that one attempt sent to one instance, and the answer of the instance.
 
     `vote`: the name of the vote in lower case. `sent_ns`, `replied_ns`: 0 if nothing was sent or if
     no reply came. `error`: the first word of the instance's error reply.
@@ -86,7 +86,8 @@ class Extension(Struct, frozen=True, array_like=True):
     def of(cls, lease: Lease, sent_ns: int, replied_ns: int, ours: bool | None) -> Self:
         """Return the record of an extension that has returned.
 
-        `ours`: true if the lease was still ours. None means that the instances could not tell.
+        `ours`: true if the caller still had the lease, false if the lease was gone, and None if
+        this is unknown.
         """
         if ours is None:
             outcome = "unreachable"
@@ -101,8 +102,7 @@ def checksum(resource: str) -> int:
 
 
 class LineLog:
-    """The writer of the log. It writes lines of one kind from this load process, which has the
-    number `process`."""
+    """The writer of a log with lines of one `kind`. `process`: the number of this load process."""
 
     def __init__(self, folder: Path, kind: str, process: int) -> None:
         self._path = folder / f"{kind}-{process}-{os.getpid()}.json"
@@ -122,9 +122,10 @@ class LineLog:
 
 
 class AttemptLog(LineLog):
-    """The log of a process's attempts.
+    """The log of the observed attempts of one load process.
 
-    It calls `observe_every` with n in order that one in n acquires is observed.
+    `observe_every`: a function that sets the share of observed acquires. After `observe_every(n)`,
+    one in n acquires is observed.
     """
 
     def __init__(self, folder: Path, process: int, observe_every: Callable[[int], None]) -> None:
@@ -182,7 +183,7 @@ class AttemptLog(LineLog):
 class LineTail(Generic[Line]):
     """The reader of the log. It follows the files of one `kind` in a run's folder.
 
-    `line`: the type of the lines.
+    `line`: the Python type of one line.
     """
 
     def __init__(self, folder: Path, kind: str, line: type[Line]) -> None:

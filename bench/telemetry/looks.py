@@ -1,8 +1,9 @@
 """All data that telemetry has read about a run: *the run's folder, read again and again → counts,
 observed attempts, spans*.
 
-Rules: telemetry never writes into the folder. At the end, the whole history is read once more. It
-then includes the votes that were patched late, so the counts equal `totals`.
+Rules: telemetry never writes into the folder. At the end, telemetry reads the whole history once
+more. The history then includes the votes that were patched late, so the counts are equal to
+`totals` in result.json.
 """
 
 import random
@@ -51,7 +52,7 @@ class Looks:
     ) -> list[TraceSpan]:
         """Read the new data in the folder and the servers' last answers.
 
-        Return spans if `traces` is true. `last`: no vote will change any more.
+        Return spans if `traces` is true. `last`: true if no vote can change after this call.
         """
         self.servers.note(infos, time.monotonic_ns())
         rows = self._fresh.new_records()
@@ -74,9 +75,9 @@ class Looks:
     def count_all(self) -> None:
         """Read the whole history once more. Each step reads the records of some resources.
 
-        This adds votes that were patched late, and hand-offs whose two records are far apart. If no
-        process follows a worker, the worker deletes its oldest files. If files were deleted, the
-        earlier counts stay.
+        The new counts include votes that were patched late, and hand-offs whose two records are far
+        apart. If no process follows a worker, the worker deletes its oldest files. If files were
+        deleted, the earlier counts stay.
         """
         counts = OperationCounts(self._run.quorum)
         parts = history_parts(self._folder)
@@ -94,5 +95,6 @@ class Looks:
 
     @property
     def missed(self) -> int:
-        """How many operations telemetry missed, because their file was deleted too early."""
+        """The number of operations that telemetry missed because their file was deleted too
+        early."""
         return max(self._written - self.counts.operations, 0) if self._run.processes == 1 else 0

@@ -4,7 +4,7 @@ separate threads*.
 Rules
 - This is the only file that imports OpenTelemetry. It imports OpenTelemetry only if telemetry is
   requested. The exporters themselves read the standard variables for endpoints, headers,
-  certificates, time-outs and retries. The last line of their log is kept.
+  certificates, time-outs and retries. lockbench keeps the last line of the exporters' log.
 - Status 200 does not prove that items have arrived. If the receiver's answer rejects an item, the
   item has not arrived. If the answer is not OTLP, no item has arrived. Source: OTLP specification,
   "Partial Success".
@@ -53,9 +53,9 @@ class Otlp:
     """The connection to a collector that may be slow or down. There is one thread for metrics and
     one for traces.
 
-    `dropped`: how many items of each kind did not arrive. An `export` (of metrics) or a `span` is
-    lost if room or time runs out, or if its export fails. A `point` is lost if the receiver rejects
-    it in an export that arrived.
+    `dropped`: how many items of each kind did not arrive. An `export` is one message with metrics.
+    An `export` or a `span` does not arrive if the queue is full, if the time at the end runs out,
+    or if the transfer fails. A `point` or a `span` does not arrive if the receiver rejects it.
     """
 
     def __init__(
@@ -113,7 +113,8 @@ class Otlp:
     def complaints(self) -> list[str]:
         """Return the warnings that lockbench and the exporters give about the settings.
 
-        If any item did not arrive, or if the receiver sent a message, one more sentence says so.
+        If an item did not arrive, or if the receiver sent a message, the list has one more sentence
+        about this.
         """
         sentences = [*self._settings.warnings, *self._before]
         messages = [answers.message for answers in self._answers.values()]
@@ -157,7 +158,8 @@ class Otlp:
     def close(self, within_s: float) -> None:
         """Send queued items for at most `within_s` (s). Then drop the rest.
 
-        A collector that has taken an item before is probably just slow. So it gets twice the time.
+        If the collector has accepted an item before, it is probably only slow. In this case, the
+        method waits twice as long.
         """
         within_s *= 2 if any(self._sent.values()) else 1
         with self._changed:
@@ -230,7 +232,7 @@ class Otlp:
 class _LastLine(logging.Handler):
     """A log handler that keeps the last warning of OpenTelemetry's loggers.
 
-    It also keeps these warnings off the screen.
+    The handler also prevents these warnings from appearing on the screen.
     """
 
     def __init__(self) -> None:
@@ -346,8 +348,8 @@ class CollectorAnswers:
     def listen(self, exporter: Any) -> None:
         """Record the answers that a gRPC exporter gets.
 
-        The exporter itself discards these answers. It may create a new stub at any time. So the
-        function that creates its stubs is replaced.
+        The exporter itself discards the answers. The exporter may also create a new stub at any
+        time. So this method replaces the function that creates the stubs.
         """
         make = exporter._stub
 
@@ -368,7 +370,7 @@ class CollectorAnswers:
 
 
 def _answer_with(field: str) -> Any:
-    """Return an empty answer of one signal.
+    """Return an empty OTLP answer for one signal, which is metrics or traces.
 
     `field`: the field of the answer that counts the signal's rejected items.
     """

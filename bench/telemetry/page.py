@@ -8,8 +8,8 @@ Rules
 - If a snapshot is older than two intervals, its gauges are left out, because they may no longer be
   true.
 - If there were at least two scrapes, the page stays up until a scraper has read the last snapshot.
-  The wait takes at most 1.5 times the longest pause between two scrapes, plus 0.5 s. It also takes
-  at most `LINGER_S`, unless the caller of `close` passes another limit.
+  The wait takes at most 1.5 times the longest pause between two scrapes, plus 0.5 s. The wait never
+  takes longer than `LINGER_S`, unless the caller of `close` passes another limit.
 
 Source: prometheus_client; OpenTelemetry's specification, "Prometheus compatibility".
 """

@@ -1,15 +1,17 @@
-"""The data points of an export: *instrument, attributes, value → a data point that the table
-allows*.
+"""The data points of an export: *instrument, attributes, value → a data point, checked against the
+table*.
 
 Rules
-- If a name, an attribute or a value of a closed set is not in the table, this is a bug, and the
-  code raises an error. So a resource, a key or an owner token can never be exported.
+- The table of instruments lists all allowed names and attributes. For some attributes, the table
+  also lists all allowed values. Any other name, attribute or value is a bug, and the code raises an
+  error. So a resource, a key or an owner token can never be exported.
 - A value belongs to the first bucket whose upper bound is at least the value. OpenTelemetry and
-  Prometheus have the same rule.
-- Values are counted in fine buckets. The edges of these buckets include all edges of the histogram
-  with the table's bounds and of the exponential histogram. So both histograms are exact.
-- Sums stay integers in the unit of the input (nanoseconds, or things). The export divides them by
-  `unit`.
+  Prometheus use the same rule for buckets.
+- Values are counted in fine buckets. lockbench exports a histogram with the bounds of the table, or
+  an exponential histogram. Every edge of an exported bucket is also an edge of a fine bucket, so
+  both histograms are exact.
+- Sums are integers in the unit of the input, which is a nanosecond or one item. The export divides
+  each sum by `unit`.
 """
 
 import math
@@ -42,7 +44,8 @@ _EDGES = {
 class Buckets:
     """A histogram of integers.
 
-    `unit`: one exported unit is this much as an integer (1e9 if ns become s, 1 for things).
+    `unit`: how many units of the integers make one exported unit. It is 1e9 if nanoseconds are
+    exported as seconds, and 1 for numbers of items.
     """
 
     unit: int = NS_PER_S
@@ -54,7 +57,8 @@ class Buckets:
     greatest: float = -math.inf
 
     def add(self, values: NDArray[np.int64], times: NDArray[np.int64] | int = 1) -> None:
-        """Count an array of integers. Each integer counts `times` (≥ 1) times."""
+        """Add an array of integers to the buckets. `times`: how often each integer is added (≥
+        1)."""
         if not len(values):
             return
         np.add.at(self.counts, np.searchsorted(_EDGES[self.unit], values, side="left"), times)
@@ -78,14 +82,14 @@ class Buckets:
 
     @property
     def explicit(self) -> list[int]:
-        """How many values lie in each bucket of the table. The last number counts values above the
-        last bound."""
+        """The number of values in each bucket of the table. The last number counts the values above
+        the last bound."""
         return self._within(_EXPLICIT[self.unit])
 
     @property
     def exponential(self) -> tuple[int, int, list[int]]:
-        """How many values are zero, the index of the first filled bucket, and the counts from this
-        bucket on."""
+        """The number of zeros, the index of the first filled bucket, and the counts of the buckets
+        from the first to the last filled bucket."""
         zeros, *counts = self._within(_EXPONENTIAL[self.unit])[:-1]
         filled = np.flatnonzero(counts)
         first, end = (filled[0], filled[-1] + 1) if len(filled) else (0, 0)
@@ -109,7 +113,7 @@ class Buckets:
 
 
 def bucket_of(value: float) -> int:
-    """Return the index of the bucket to which an exported value (seconds, things) belongs."""
+    """Return the index of the bucket to which an exported value (seconds or items) belongs."""
     return int(np.searchsorted(BOUNDS, value, side="left"))
 
 
@@ -188,7 +192,7 @@ class Totals:
     ) -> None:
         """Add a number to a counter, or each integer of an array to a histogram.
 
-        Adding 0 or an empty array also makes a point.
+        The instrument gets a data point even if only 0 or an empty array is added.
         """
         key = name, tuple(attributes.items())
         if isinstance(values, np.ndarray):

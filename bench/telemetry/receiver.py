@@ -1,14 +1,16 @@
-"""A check of the server at an OTLP address: *variables, and a test of at most one second → nothing,
-or the reason why no telemetry can arrive at the address*.
+"""A check of the server at an OTLP address: *variables, and a test of at most one second → no
+error, or the reason why no telemetry can arrive at the address*.
 
-Rules: a fault is reported only if it is certain. If a receiver is down, slow or behind a proxy, it
-passes this check. If it later does not take items, the result has a warning.
+Rules: the check reports a fault only if the fault is certain. A receiver that is down, slow or
+behind a proxy passes this check. If the receiver does not accept items later, the result has a
+warning.
 
-The check tells the protocols apart by the server's answers. A gRPC server speaks only HTTP/2. It
-answers the preface of HTTP/2 with its SETTINGS, and it never answers an HTTP/1.1 request with a
-line of HTTP/1. If a server answers both, it is accepted. A TLS server answers the first message of
-TLS with a TLS record. It answers any other message with an alert or in HTTP. So plain HTTP is
-certain only if a server answers the first TLS message in plain HTTP.
+The check recognises the protocol of a server by the server's answers. A gRPC server speaks only
+HTTP/2. A gRPC server answers the preface of HTTP/2 with a SETTINGS frame, and it never answers an
+HTTP/1.1 request in HTTP/1. The check accepts a server that answers both the preface and the
+request. A TLS server answers the first message of TLS with a TLS record. To any other message, a
+TLS server may send an alert or an HTTP error. So an HTTP answer proves plain HTTP only if it is the
+answer to the first TLS message.
 
 Source: RFC 9113, 3.4 and 6.5; RFC 8446, 5.1.
 """

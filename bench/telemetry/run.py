@@ -2,12 +2,12 @@
 points*. All terms are defined as in bench.measure.
 
 Rules
-- Every record is counted once. Its latencies, outcomes and attempts are counted when the record
-  appears. Its votes are counted later, when no round of the record can be open. So votes may be
-  counted for fewer records than outcomes.
-- A run is counted as a whole, with warm-up and drain. So the sums equal `totals` and `releases` of
-  result.json.
-- An unknown value makes no point. It never becomes a 0.
+- Every record is counted once. The latencies, the outcome and the attempts of a record are counted
+  when the record appears. The votes of a record are counted later, when all its rounds have
+  certainly closed. So the votes of the newest records may not be counted yet.
+- The counts cover the whole run, with warm-up and drain. So the sums are equal to `totals` and
+  `releases` in result.json.
+- An unknown value makes no data point. lockbench never exports an unknown value as 0.
 - A counter from INFO shows the increase since the first answer, so it starts at 0 with the run. If
   a server restarts, which a new `run_id` shows, the counter continues. While an instance does not
   answer, its gauges are left out.
@@ -110,7 +110,7 @@ class Run:
         *,
         shares: int = 1,
     ) -> Self:
-        """Return the run of a scenario before its servers have reported anything.
+        """Return the run of a scenario, without the facts that the servers report later.
 
         `shares`: how many processes export the run. Each process has an equal share of the rate.
         """
@@ -144,7 +144,7 @@ class Run:
 
     @property
     def quorum(self) -> int:
-        """How many votes win."""
+        """The number of votes that win."""
         return len(self.addresses) // 2 + 1
 
     @property
@@ -164,7 +164,7 @@ class Run:
 
     @property
     def settle_ns(self) -> int:
-        """How long (ns) after the end of an operation its votes become final."""
+        """The time (ns) from the end of an operation until the votes of the operation are final."""
         return PATCHED_WITHIN_NS + int(2 * self.instance_timeout_ms * NS_PER_MS)
 
 
@@ -176,9 +176,9 @@ def where(address: Address) -> dict[str, str | int]:
 def current(notes: Sequence[WorkerNote], now_ns: int) -> list[WorkerNote]:
     """Return the notes that gauges may use at `now_ns` (monotonic).
 
-    These are the recent notes, and the last notes of workers that have stopped. The age of another
-    host's note counts from the time at which the note was written. So this note may be older by one
-    interval.
+    The result has the recent notes, and the last notes of workers that have stopped. The age of a
+    note from another host counts from the time at which the other host wrote the note. So such a
+    note may be older by one interval.
     """
     recent = []
     for note in notes:
@@ -252,8 +252,8 @@ class OperationCounts:
         """Count the new operations at `now_ns`.
 
         Compute the leases per second and the mean number of callers that are releasing. Also count
-        the hand-offs whose release was sent in the interval before the last call. The grants that
-        follow these releases have been recorded by now.
+        the hand-offs whose release was sent between the last two calls. The grants after these
+        releases have been recorded by now.
         """
         elapsed_s = max((now_ns - self._looked_ns) / NS_PER_S, 1e-3)
         before = self.leases
@@ -328,9 +328,10 @@ class OperationCounts:
     ) -> Iterator[DataPoint]:
         """Yield all points of the operations. Also yield points about the callers that had to wait.
 
-        Recipes counted some of the waits, and the `notes` of the workers report these counts. The
-        `fresh` notes tell how many holders and waiters there are. If load processes run but none
-        has written a note lately, these two points are missing.
+        Some waits are counted by the recipes, and the `notes` of the workers report the counts of
+        the recipes. The `fresh` notes report the numbers of holders and waiters. If load processes
+        run but no process has written a note lately, the points about holders and waiters are
+        missing.
         """
         for one in self._totals.points():
             timed = one.instrument.name == "redlock.acquire.duration"
@@ -359,8 +360,8 @@ def count_observed(
 ) -> None:
     """Count how long extensions took, and how long each instance took to answer a SET.
 
-    Without extensions there are no points about extensions. If an instance was silent, its time
-    lasts until the round closed.
+    Without extensions there are no points about extensions. If an instance did not answer, the time
+    until the end of the round counts.
     """
     for name in EXTEND_OUTCOMES if extensions else ():
         took = [one.replied_ns - one.sent_ns for one in extensions if one.outcome == name]
@@ -419,9 +420,10 @@ class InfoTotals(Totals):
             before.update(info)
 
     def points_at(self, now_ns: int) -> Iterator[DataPoint]:
-        """Yield the counters of every instance that has ever answered, and present gauges.
+        """Yield the counters and gauges of the instances.
 
-        Only an instance that answered recently has gauges.
+        Every instance that has answered at least once has counters. Only an instance that answered
+        recently has gauges.
         """
         yield from self.points()
         if now_ns - self._answered_ns > OLD * INFO_S * NS_PER_S:
@@ -435,9 +437,9 @@ class InfoTotals(Totals):
 def _instance_points(
     notes: Sequence[WorkerNote], fresh: Sequence[WorkerNote], addresses: Sequence[Address]
 ) -> Iterator[DataPoint]:
-    """Yield points with the reports of all load processes about the instances.
+    """Yield data points about each instance, from the notes of all load processes.
 
-    The states come from the `fresh` notes.
+    The state of an instance comes from the `fresh` notes.
     """
     for index, address in enumerate(addresses):
         statuses = [note.instances[index] for note in notes if len(note.instances) > index]

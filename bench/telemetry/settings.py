@@ -107,8 +107,8 @@ def settings_of(environ: Environ) -> TelemetrySettings | None:
 class Endpoint:
     """The address to which a signal is sent.
 
-    `variable`: the name of the variable that holds the address. `url`: the parts of the address. A
-    gRPC address may have no scheme.
+    `variable`: the name of the variable that holds the address. `url`: the address, split into its
+    parts. A gRPC address may have no scheme.
     """
 
     variable: str

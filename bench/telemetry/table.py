@@ -1,4 +1,4 @@
-"""The only table of instruments: *name → unit, kind, attributes, meaning, and the name in
+"""The table of all instruments: *name → unit, kind, attributes, meaning, and the name in
 Prometheus*.
 
 Rules
@@ -6,7 +6,7 @@ Rules
   docs/telemetry/instruments.md are made from this table.
 - An attribute is never a resource, key, owner token or password. If a value is not in this table,
   it comes from the configuration of the run. So the set of values is known before the first
-  operation. Names are OpenTelemetry's stable names where OpenTelemetry has one.
+  operation. If OpenTelemetry has a stable name for a value, the table uses this name.
 - Every data point has the attributes `redlock.recipe` and `redlock.fsync`. The run id is on the
   resource.
 - All histograms use the same list of bounds, both in OTLP and in Prometheus. Each whole number up
@@ -25,8 +25,8 @@ from functools import partial
 class Attribute:
     """One attribute of metrics.
 
-    `values`: all possible values. If `values` is empty, `origin` says where the few values come
-    from.
+    `values`: all possible values. If `values` is empty, `origin` names the source of the few
+    values.
     """
 
     name: str
@@ -138,7 +138,8 @@ class InstrumentKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Instrument:
-    """One metric. Its points have its `attributes` in addition to `COMMON`."""
+    """One metric. Each data point of the metric has the `attributes` and the attributes in
+    `COMMON`."""
 
     name: str
     unit: str

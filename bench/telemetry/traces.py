@@ -1,5 +1,5 @@
-"""The traces of a run, which are made after the operations: *records and observed attempts → the
-spans of a few operations*. All functions are pure.
+"""The traces of a run, which lockbench makes after the operations have ended: *records and observed
+attempts → the spans of a few operations*. All functions are pure.
 
     redlock.lease                 intended start → the last answer; only if the lock was held
     ├─ redlock.acquire            intended start → acquire returned; links to the acquire that held
@@ -11,20 +11,22 @@ spans of a few operations*. All functions are pure.
     └─ redlock.release            release sent → returned
 
 Rules
-- Each call of `choose` chooses up to `PER_REASON` operations for each of these reasons: slowest,
-  failed, refused, split vote, an instance that did not vote, a release that found nothing. An
-  operation is chosen for one reason only. One operation in `one_in` is chosen by chance.
-- Operations with observed attempts are preferred, because their traces show each instance. For the
-  reason "slowest", half of the operations are chosen only among operations with observed attempts.
+- Each call of `choose` chooses up to `PER_REASON` operations for each reason. The reasons are a
+  slow acquire, a failed acquire, a refused acquire, a split vote, an instance that did not vote,
+  and a release that did not succeed. One operation in `one_in` is chosen by chance. An operation is
+  chosen for one reason only.
+- Operations with observed attempts are preferred, because their traces show each instance. Half of
+  the slow acquires are chosen only among operations with observed attempts.
 - If a chosen operation had to wait, the operation that held the lock at that time is chosen, too.
   The trace of the waiting operation links to the trace of the holder.
 - All records must be settled. In a settled record, the round has closed, late replies are patched
   in, and the attempts have been written. A span has a vote margin only if no vote is undecided. If
-  the last round was observed, the votes are those of its children. Otherwise the votes come from
-  the record. In the record, `undecided` counts the votes that were missing when the load ended. The
-  memory for attempts and extensions is bounded.
-- Times in this file are on CLOCK_MONOTONIC. The exporter converts them to the wall clock with one
-  offset for the whole run.
+  the last round was observed, the votes in the span come from the observed attempt and are the same
+  as in the child spans. If the last round was not observed, the votes come from the record. In the
+  record, `undecided` counts the votes that were missing when the load ended. The memory for
+  attempts and extensions is bounded.
+- Times in this file are on CLOCK_MONOTONIC. The exporter converts the times to the wall clock with
+  one offset for the whole run.
 """
 
 import random
@@ -64,8 +66,9 @@ Flags = NDArray[np.bool_]
 class Chosen:
     """An operation to trace.
 
-    `record`: the record, as one row. `span_id`: the id of the acquire's span. `holder`: the trace
-    id and span id of the operation that held the lock, if known.
+    `record`: an array with one row, which is the record of the operation. `span_id`: the id of the
+    acquire's span. `holder`: the trace id and span id of the operation that held the lock, if
+    known.
     """
 
     record: Records
@@ -107,8 +110,9 @@ def choose(records: Records, observed: Flags, one_in: int, rng: random.Random) -
 def _holder_of(records: Records, row: int) -> int | None:
     """Return the row of the operation that held the lock while `row` waited, if any.
 
-    Some operations of the resource sent their release between the start and the end of `row`. Of
-    these operations, this is the one with the last release.
+    The holder is an operation of the same resource that sent its release between the start and the
+    end of `row`. If there are several such operations, the holder is the operation with the last
+    release.
     """
     one = records[row]
     if outcomes.attempts_of(records[row : row + 1])[0] <= 1:
@@ -201,7 +205,8 @@ class Tracing:
         _forget_oldest(self._extensions)
 
     def look(self, records: Records) -> Iterator[TraceSpan]:
-        """Choose some of these records, and yield their spans. Their votes must be final."""
+        """Choose some of these records, and yield their spans. The votes of the records must be
+        final."""
         began_ns = np.fromiter(
             (began_ns for _, began_ns in self._attempts), np.int64, len(self._attempts)
         )
@@ -328,9 +333,9 @@ class Tracing:
 def _votes_of(record: Records, attempts: Sequence[ObservedAttempt]) -> dict[str, int]:
     """Return the votes of an acquire's last round, by kind.
 
-    If the last round was observed, its attempt provides the votes, as in the trace's children.
-    Otherwise the record provides them. If votes were missing when the load ended, a record counts
-    them as undecided.
+    If the last round was observed, the votes come from the observed attempt, as in the child spans.
+    If the last round was not observed, the votes come from the record. A record counts votes that
+    were missing at the end of the load as undecided.
     """
     if attempts and attempts[-1].number == int(outcomes.attempts_of(record)[0]):
         votes = [ask.vote for ask in attempts[-1].asks]

@@ -10,8 +10,8 @@ of the process, and why it ended*.
 Rules: orders are sent through a pipe and never on a command line, because orders may hold
 passwords. The process has its own session, so Ctrl-C does not reach the process. The process ends
 when its stdin ends. `die_with_parent` ends the process even while it is busy. The kernel sends the
-death signal when the *thread* that started the process ends. A fork clears the request for this
-signal. So each process requests the signal for itself.
+death signal when the *thread* that started the process ends. A forked process does not inherit its
+parent's request for the death signal. So each process makes its own request.
 
 Source: pipe(7); prctl(2), PR_SET_PDEATHSIG.
 """
@@ -44,7 +44,8 @@ _PR_SET_PDEATHSIG = 1
 
 
 def is_alive(pid: int) -> bool:
-    """Return True if process `pid` exists and has not ended. It may also sleep or be stopped."""
+    """Return True if process `pid` exists and has not ended. A process that sleeps or is stopped
+    also counts as alive."""
     try:
         return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
@@ -52,9 +53,9 @@ def is_alive(pid: int) -> bool:
 
 
 class Child:
-    """A started process. Messages to the user call it `name`.
+    """A started process. `name`: the name of the process in messages to the user.
 
-    The object is a context manager. When its block ends, the process is gone.
+    The object is a context manager. The process has ended when the `with` block ends.
     """
 
     # The user gets this advice if the process does not answer in time.
@@ -168,7 +169,8 @@ class Child:
         return output.decode(errors="replace").strip().splitlines()
 
     def failure(self) -> EnvironmentNotReadyError:
-        """Wait a moment until the process has ended. Return an error that says why it ended."""
+        """Wait a moment until the process has ended. Return an error with the reason for the end of
+        the process."""
         with suppress(subprocess.TimeoutExpired):
             self.process.wait(END_S)
         code = self.process.returncode
@@ -181,7 +183,7 @@ class Child:
         )
 
     def leave(self) -> None:
-        """Close the stdin of the process. The same happens when our own process ends."""
+        """Close the stdin of the process. The end of our own process also closes this stdin."""
         with suppress(OSError):
             self._stdin.close()
 
@@ -189,7 +191,7 @@ class Child:
         """Close the stdin of the process and wait until the process ends. Kill the process if it
         does not end in time.
 
-        More than one call is fine.
+        The method may be called more than once.
         """
         self.leave()
         try:
@@ -200,7 +202,8 @@ class Child:
         self._stdout.close()
 
     def close(self) -> None:
-        """End the process at once: SIGTERM, and SIGKILL if that takes too long."""
+        """End the process at once with SIGTERM. If the process does not end in time, kill it with
+        SIGKILL."""
         if self._errors.closed:
             return
         self.process.terminate()

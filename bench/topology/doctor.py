@@ -1,8 +1,8 @@
 """The check of a machine for lockbench: *this machine → facts, each with advice*.
 
 Rules: the doctor tries each feature instead of guessing. If a feature fails, this is a fact about
-the machine, so no check raises an exception for it. "missing" stops every run. "limited" stops only
-the features that the advice names. Source: cgroups(7).
+the machine, so no check raises an exception for it. The status "missing" prevents every run. The
+status "limited" prevents only the features that the advice names. Source: cgroups(7).
 """
 
 import tempfile
@@ -164,8 +164,8 @@ def examine_target(url: str, servers: dict[str, str] | None = None) -> tuple[Fac
     """Return facts about the instance at `url`, or the reason why it cannot vote.
 
 
-    This takes 2 s at most. `servers`: the addresses of all servers that were examined before, by
-    run id. The function adds this server to `servers`. Raises UsageError.
+    This takes 2 s at most. `servers`: the address of each server that was examined earlier, by the
+    run id of the server. The function adds the examined server to `servers`. Raises UsageError.
     """
     try:
         target = target_of(url, 2.0, KEY_PREFIX)

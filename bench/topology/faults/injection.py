@@ -1,16 +1,17 @@
-"""The life of a fault: *an order → a prepared fleet and its handles → a broken part, later
-repaired*.
+"""The steps of a fault from the order to the repair: *an order → a prepared fleet → a fault in
+force → an undone fault*.
 
 Rules: `prepared_fleet` prepares for faults before the servers start. It prepares all instances or
-none, so that the instances stay comparable. If a preparation fails, this is not an error. Faults
-that need the preparation are skipped with the reason.
+none, so that the instances stay comparable. If the shim or the DEBUG command is not available,
+`prepared_fleet` raises no error. `refusal` then returns the reason for each fault that needs the
+missing preparation.
 
 `begin` returns once the fault is in force. `end` returns once the fault is undone. `end` is called
 after every `begin`, even after a `begin` that failed half-way. So before each step, the code adds a
 function that undoes the step to `undo`.
 
-Every kind lists its params once. A wrong param causes a ValueError, and the reader of faults adds
-where the fault stands in the scenario.
+Every kind lists its params once. A wrong param causes a ValueError. The function that reads the
+faults of a scenario adds the position of the fault to the error's text.
 """
 
 from collections.abc import Callable, Mapping
@@ -113,9 +114,9 @@ class FaultOrder:
     """One fault of a timeline on one target, with all values resolved.
 
     `noun`: "instance" or "worker". `index`: the number of the target, from 0. Times count from the
-    start of the measured window. `lasts_ms`: if it is None, the fault lasts to the end of the
-    window. `params`: the params after the kind's table was applied. `written`: the params as the
-    scenario gives them.
+    start of the measured window. `lasts_ms`: the duration of the fault (None: to the end of the
+    window). `params`: the params, with the defaults of the kind. `written`: the params in the
+    scenario.
     """
 
     kind: str
@@ -137,10 +138,11 @@ class FaultOrder:
 class FaultKind:
     """One kind of fault.
 
-    `lasts`: a scenario may, must or cannot set `for`. If a scenario cannot set `for`, the fault
-    lasts as long as its param `delay`. Without the param `delay`, the fault has no duration.
+    `lasts`: whether a scenario may, must or cannot set `for`. If a scenario cannot set `for`, the
+    fault lasts as long as its param `delay`. Without the param `delay`, the fault has no duration.
     `check`: raises ValueError if params contradict each other. `require`: raises BenchError if the
-    fault is impossible on this fleet. `needs`: further preparations, which are checked, too.
+    fault is impossible on this fleet. `needs`: the preparations that the fault needs. lockbench
+    checks these preparations, too.
     """
 
     begin: Callable[["Injection"], None]
@@ -152,11 +154,12 @@ class FaultKind:
 
 
 class Injection:
-    """An ordered fault and what happened to it. All times are monotonic, in ns.
+    """An ordered fault, with the times and the errors of its injection. All times are monotonic, in
+    ns.
 
     The fault began between `begun_ns` and `in_force_ns`. `skipped`: the reason why the fault never
-    began. `failed`: an error of `begin` or `end`. `undo`: the steps of `end`, which run in reverse
-    order. `detail`: further facts for the result.
+    began. `failed`: an error of `begin` or `end`. `undo`: the functions that `end` calls, in
+    reverse order. `detail`: further facts for the result.
     """
 
     skipped: str | None = None
@@ -180,16 +183,16 @@ class Injection:
 
     @property
     def fleet(self) -> Fleet:
-        """The servers of the run. Raises UsageError if lockbench did not start them."""
+        """The servers of the run. Raises UsageError if lockbench did not start the servers."""
         if self._fleet is None:
             raise UsageError(NOT_OURS)
         return self._fleet
 
     def refusal(self) -> BenchError | None:
-        """Return why the fault cannot be injected in this run, or None if it can. Call this before
-        the load starts.
+        """Return the reason why the fault cannot be injected in this run, or None if it can be
+        injected. Call this before the load starts.
 
-        The reason is a UsageError if the order is wrong.
+        The reason is a UsageError if the order does not fit the servers of the run.
         """
         if self.order.noun == "worker":
             # `begin` checks that the worker runs.

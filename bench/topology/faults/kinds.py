@@ -1,8 +1,9 @@
-"""The only table of faults: *a kind and a target → how lockbench injects the fault*; *the faults of
+"""The table of all faults: *a kind and a target → how lockbench injects the fault*; *the faults of
 a scenario → checked orders*.
 
 Rules: reading a scenario starts no process. A fault with a random phase begins up to one second
-later than its time, because servers sync on whole seconds. The scenario's seed decides the phase.
+after its time in the scenario. This is useful because servers sync on whole seconds. The scenario's
+seed decides the phase.
 """
 
 import random
