@@ -6,13 +6,13 @@ limits on the fields of `Measured`.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from math import inf, isclose
 from operator import eq, ge, gt, le, lt, ne
 from typing import Annotated, Any, Literal
 
 import msgspec
 
+from bench.measure.fleet_facts import FleetFacts, InstanceReport
 from bench.measure.latency import Latencies, Latency, OverTime, Waiting
 from bench.measure.limits import Limits
 from bench.measure.load_worker import LoadWorker
@@ -20,7 +20,6 @@ from bench.measure.outcomes import Outcomes, OutcomeShares, Releases, SplitVotes
 from bench.measure.record import OperationFacts
 from bench.measure.result import Document
 from bench.measure.section import Amount, Count, Section, Share, says
-from bench.measure.server_facts import InstanceFacts, ServerBinary, SyncLatency, servers_text
 from bench.measure.verdict import TESTED_LEAST
 from bench.measure.words import Unit
 from bench.scenario import Scenario
@@ -29,7 +28,6 @@ BrokenRule = Literal[
     "service_fault", "granted_invalid", "foreign_delete", "client_overstay", "spurious_refusal"
 ]
 Operator = Literal["<", "<=", ">", ">=", "==", "!="]
-_POLICIES = ("none", "no", "everysec", "always")
 EXAMPLES_PER_KIND = 5
 OPERATORS: dict[Operator, Callable[[float, float], bool]] = {
     "<": lt,
@@ -49,7 +47,7 @@ class Rate(Section, frozen=True, kw_only=True):
     offered_per_s: Annotated[
         Amount | None,
         says(
-            "operations that the schedule requests; null in a closed loop",
+            "operations per second that the schedule requests; null in a closed loop",
             label="offered",
             shown="beside",
         ),
@@ -57,7 +55,7 @@ class Rate(Section, frozen=True, kw_only=True):
     achieved_per_s: Annotated[
         Amount | None,
         says(
-            "leases granted in the window",
+            "leases per second that were granted in the window",
             label="leases",
             shown="several compare",
             metric="rate",
@@ -66,7 +64,10 @@ class Rate(Section, frozen=True, kw_only=True):
     ]
     completed_per_s: Annotated[
         Amount | None,
-        says("acquires that returned in the window, successful or not", higher_is_better=True),
+        says(
+            "acquires per second that returned in the window, with or without a lease",
+            higher_is_better=True,
+        ),
     ]
     sustained: Annotated[
         bool | None,
@@ -89,29 +90,43 @@ class Cost(Section, frozen=True, kw_only=True):
 
     commands_per_acquire: Annotated[
         Amount | None,
-        says("commands sent to all instances", label="commands", shown="line several compare"),
+        says(
+            "commands per lease, sent to all instances",
+            label="commands",
+            shown="line several compare",
+        ),
     ]
     round_trips_per_acquire: Annotated[
         Amount | None,
         says(
-            "rounds and releases per lease; a round asks all instances in parallel",
+            "number of rounds and releases per lease; a round asks all instances at the same time",
             label="trips",
             shown="line several",
         ),
     ]
     bytes_per_acquire: Annotated[
         Amount | None,
-        says("bytes sent to and received from all instances", label="bytes", shown="several"),
+        says(
+            "bytes sent and received per lease",
+            label="bytes",
+            shown="several",
+        ),
     ]
     client_cpu_us_per_cycle: Annotated[
         Amount | None,
-        says("CPU of the load processes", label="client CPU", shown="line several compare"),
+        says(
+            "CPU time of the load processes per lease",
+            label="client CPU",
+            shown="line several compare",
+        ),
     ]
     server_cpu_us_per_cycle: Annotated[
-        Amount | None, says("CPU of all servers", label="server CPU", shown="line several compare")
+        Amount | None,
+        says("CPU time of all servers per lease", label="server CPU", shown="line several compare"),
     ]
     beside_cpu_ratio: Annotated[
-        Amount | None, says("CPU that lockbench itself used to follow and judge the run, in cores")
+        Amount | None,
+        says("CPU that lockbench itself used to follow and judge the run, in cores"),
     ] = None
 
 
@@ -138,10 +153,18 @@ class GeneratorHealth(Section, frozen=True, kw_only=True):
     ]
     scheduler_lag_p99_s: Annotated[
         Amount | None,
-        says("99 % of the timers fired at most this late", label="lag p99", shown="line"),
+        says(
+            "delay that 99 % of the timers did not exceed; the timers fire every 10 ms",
+            label="lag p99",
+            shown="line",
+        ),
     ]
     timer_lateness_p99_s: Annotated[
-        Amount | None, says("99 % of the waits for an operation's due time ended at most this late")
+        Amount | None,
+        says(
+            "delay that 99 % of the operation timers did not exceed; an operation timer fires "
+            "when an operation is due"
+        ),
     ] = None
     late_starts: Annotated[
         Count,
@@ -154,8 +177,8 @@ class GeneratorHealth(Section, frozen=True, kw_only=True):
     littles_law_ratio: Annotated[
         Amount | None,
         says(
-            "closed loop: average number of busy or thinking callers ÷ users; close to 1 if all "
-            "is well",
+            "closed loop: average number of busy or thinking callers, divided by the number "
+            "of users; a healthy load has a ratio close to 1",
             label="Little",
             unit="factor",
             shown="line",
@@ -163,7 +186,10 @@ class GeneratorHealth(Section, frozen=True, kw_only=True):
     ]
     verdict: Annotated[
         GeneratorWord,
-        says("INVALID means that no figure counts; LATE and UNKNOWN make latencies upper bounds"),
+        says(
+            "verdict on the load generator; if it is INVALID, no figure of the run counts; if it "
+            "is LATE or UNKNOWN, each latency is an upper bound"
+        ),
     ]
     reason: Annotated[str | None, says("why the generator is not VALID; null if it is VALID")]
     gap_s: Annotated[
@@ -171,25 +197,32 @@ class GeneratorHealth(Section, frozen=True, kw_only=True):
     ] = 0.0
     gap_operations: Annotated[
         Count,
-        says("number of acquires during or soon after a time in which a load process did not run"),
+        says(
+            "number of acquires that a gap of a load process affected: acquires during the gap "
+            "or soon after the gap"
+        ),
     ] = 0
     gap_failures: Annotated[
         Count,
         says("number of gap_operations that failed; no limit fails because of these acquires"),
     ] = 0
-    gaps: Annotated[tuple[LoadGap, ...], says("the longest gaps in order of time, at most 50")] = ()
+    gaps: Annotated[
+        tuple[LoadGap, ...], says("the longest gaps, in order of time; at most 50")
+    ] = ()
 
     def contradictions(self) -> Iterator[str]:
         """Yield a sentence if VALID has a reason, or if any other verdict has none."""
         if (self.verdict == "VALID") != (self.reason is None):
-            yield f"{self.verdict} beside the reason {self.reason!r}"
+            yield f"the verdict is {self.verdict}, but the reason is {self.reason!r}"
 
 
 class Example(Section, frozen=True, kw_only=True):
     """One broken rule that the oracle found."""
 
     kind: Annotated[BrokenRule, says("the rule that was broken")]
-    at_ns: Annotated[int, says("time of the fault, in nanoseconds of CLOCK_MONOTONIC")]
+    at_ns: Annotated[
+        int, says("time at which the rule was broken, in nanoseconds of CLOCK_MONOTONIC")
+    ]
     blame: Annotated[
         str | None,
         says(
@@ -198,7 +231,7 @@ class Example(Section, frozen=True, kw_only=True):
     ]
     operations: Annotated[
         tuple[OperationFacts, ...],
-        says("the operations that broke the rule; the first one is the culprit, if there is one"),
+        says("the operations that broke the rule; the culprit comes first, if there is a culprit"),
     ]
 
 
@@ -233,60 +266,88 @@ class SafetyReport(Section, frozen=True):
     service_faults: Annotated[
         Count,
         says(
-            "leases granted although all `capacity` places of the resource were validly taken",
+            "number of leases that were granted although `capacity` valid leases held all "
+            "places of the resource",
             shown="table",
         ),
     ] = 0
     client_overstays: Annotated[
         Count,
-        says("clients that worked past their validity while another had the lease", shown="table"),
+        says(
+            "number of clients that kept working after their own lease had ended, while another "
+            "client held a lease",
+            shown="table",
+        ),
     ] = 0
     granted_invalid: Annotated[
-        Count, says("leases that were granted at or after their own end", shown="table")
+        Count, says("number of leases that had already ended when they were granted", shown="table")
     ] = 0
     foreign_deletes: Annotated[
-        Count, says("releases that deleted the lease of another client", shown="table")
+        Count, says("number of releases that deleted the lease of another client", shown="table")
     ] = 0
     spurious_refusals: Annotated[
         Count,
-        says("refusals while at most `capacity` − 1 others can have held a key", shown="table"),
+        says(
+            "number of refused acquires for a resource that still had a free place: fewer than "
+            "`capacity` other clients can have had a key",
+            shown="table",
+        ),
     ] = 0
     unexplained: Annotated[
         Count,
         says(
-            "violations that neither an unsafe recipe nor an injected fault explains", shown="table"
+            "number of violations whose cause is unknown: the recipe is not a known unsafe "
+            "recipe, and no fault was in force",
+            shown="table",
         ),
     ] = 0
     contested_leases: Annotated[
-        Count, says("leases that another caller requested while they were valid", shown="table")
+        Count,
+        says(
+            "number of leases during which another caller wanted the same resource",
+            shown="table",
+        ),
     ] = 0
     tested_leases: Annotated[
         Count,
         says(
-            "leases during which another attempt was sent while all `capacity` places were taken",
+            "number of leases with a real test: another caller sent an attempt for the "
+            "resource while `capacity` leases held all its places",
             shown="table beside",
         ),
     ] = 0
     misreports: Annotated[
-        tuple[str, ...], says("impossible values that the recipe reported, each with its number")
+        tuple[str, ...],
+        says("impossible values that the recipe reported, each with its count"),
     ] = ()
     judged_ratio: Annotated[
-        Share, says("share of the leases that were judged, chosen by resource; 1 means all")
+        Share,
+        says(
+            "share of the leases that the oracle judged; 1 means all leases; the oracle judges "
+            "all leases of a chosen resource"
+        ),
     ] = 1.0
     upper_bound_95: Annotated[
         Share | None,
-        says("3 / tested_leases: 95 % sure, a smaller share is violated; null unless SAFE"),
+        says(
+            "upper bound of the share of violated leases, with 95 % certainty (3 / "
+            "tested_leases); null if the verdict is not SAFE"
+        ),
     ] = None
     within_one_process: Annotated[
         bool,
         says(
-            "true if a recipe of another package ran in one process only; an in-process lock "
-            "then looks safe"
+            "true if a recipe of another package ran in only one process; such a run cannot "
+            "show that the lock works between processes"
         ),
     ] = False
     examples: Annotated[tuple[Example, ...], says("up to five examples of each broken rule")] = ()
     holders: Annotated[
-        tuple[Holder, ...], says("some resources: violated ones first, then the hottest")
+        tuple[Holder, ...],
+        says(
+            "resources and their holders; violated resources come first, then those with the "
+            "most leases"
+        ),
     ] = ()
 
     def contradictions(self) -> Iterator[str]:
@@ -295,15 +356,18 @@ class SafetyReport(Section, frozen=True):
         if self.violations != self.service_faults:
             yield f"violations is {self.violations}, but service_faults is {self.service_faults}"
         if self.verdict == "VIOLATED" and not broken:
-            yield "the word is VIOLATED, but no rule is counted as broken"
+            yield "the verdict is VIOLATED, but every count of broken rules is 0"
         if self.verdict != "VIOLATED" and broken:
-            yield f"the word is {self.verdict}, but {broken} broken rules are counted"
+            yield f"the verdict is {self.verdict}, but the counts show {broken} broken rules"
         if self.verdict == "SAFE" and self.tested_leases < TESTED_LEAST:
-            yield f"SAFE with {self.tested_leases} tested leases: NOT TESTED below {TESTED_LEAST}"
+            yield (
+                f"the verdict is SAFE with {self.tested_leases} tested leases, but SAFE needs "
+                f"{TESTED_LEAST}"
+            )
         if self.verdict == "NOT TESTED" and self.tested_leases >= TESTED_LEAST:
-            yield f"the word is NOT TESTED with {self.tested_leases} tested leases"
+            yield f"the verdict is NOT TESTED, although {self.tested_leases} leases were tested"
         if (self.verdict == "SAFE") != (self.reason is None):
-            yield f"{self.verdict} beside the reason {self.reason!r}"
+            yield f"the verdict is {self.verdict}, but the reason is {self.reason!r}"
         bound = 3 / self.tested_leases if self.verdict == "SAFE" else None
         if (bound is None) != (self.upper_bound_95 is None) or not isclose(
             bound or 0.0, self.upper_bound_95 or 0.0
@@ -318,10 +382,16 @@ class Exceptions(Section, frozen=True, kw_only=True):
     """The exceptions of the recipe over the whole run. A recipe must never raise."""
 
     raised: Annotated[
-        Count, says("number of exceptions in acquires, in releases and in tasks that they started")
+        Count,
+        says(
+            "number of exceptions in acquires, in releases and in tasks that an acquire or a "
+            "release started"
+        ),
     ] = 0
     operations: Annotated[Count, says("number of acquires that began")] = 0
-    first: Annotated[str, says('the first one with file and line; "" if there is none')] = ""
+    first: Annotated[
+        str, says('the first exception, with its file and line; "" if there is none')
+    ] = ""
 
     def contradictions(self) -> Iterator[str]:
         """Yield a sentence if the count and the first exception contradict each other."""
@@ -351,162 +421,51 @@ class Measured(Section, frozen=True, kw_only=True):
     histograms: dict[str, str]
 
 
-class FleetFacts(Section, frozen=True, kw_only=True):
-    """The servers that the run started or targeted, and the durability of their data."""
-
-    started: Annotated[bool, says("by lockbench; false if the user named them")]
-    server: Annotated[
-        ServerBinary | None, says("the program that was started; null for named targets")
-    ]
-    fsync: Annotated[str | None, says("the AOF policy it was started with; null for named targets")]
-    fdatasync_s: Annotated[
-        SyncLatency | None, says("the time of a sync on the servers' disk; null for named targets")
-    ]
-    instances: Annotated[tuple[InstanceFacts, ...], says("facts about each instance")]
-
-    @property
-    def servers_text(self) -> str:
-        """The names and versions of the servers, such as `redis 7.0.15`. If no server is known, the
-        text is empty."""
-        return servers_text(self.instances)
-
-    @property
-    def policy(self) -> str | None:
-        """The AOF policy that all instances have. If the policies differ or one policy is unknown,
-        this is None."""
-        policies = {one.fsync for one in self.instances}
-        return self.fsync or (policies.pop() if len(policies) == 1 else None)
-
-    @property
-    def policies(self) -> str:
-        """The instances' AOF policies, such as `everysec and always`, or "" if none is known."""
-        if self.fsync is not None:
-            return self.fsync
-        present = {one.fsync for one in self.instances}
-        names = " and ".join(name for name in _POLICIES if name in present)
-        silent = sum(one.fsync is None for one in self.instances)
-        return f"{names} (of {silent} not known)" if names and silent else names
-
-    @property
-    def text(self) -> str:
-        """A text about how the servers sync: `fsync everysec`. If the servers are the user's own,
-        the text is `own targets, fsync everysec`."""
-        policies = f"fsync {self.policies or 'not known'}"
-        return policies if self.started else f"own targets, {policies}"
-
-
-class OwnFleet(Section, frozen=True, kw_only=True):
-    """The servers of an experiment that starts all its servers. If the servers differ in a value,
-    or the experiment did not read it, the value is null."""
-
-    started: Annotated[Literal[True], says("they were started for it")] = True
-    server: Annotated[ServerBinary, says("the server program that was started")]
-    fsync: Annotated[str | None, says("AOF fsync policy of the started servers")] = None
-    fdatasync_s: Annotated[
-        SyncLatency | None, says("duration of an append with fdatasync on the servers' disk")
-    ] = None
-    instances: Annotated[tuple[InstanceFacts, ...], says("what each of them is")] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class InfoDelta:
-    """The difference between two readings of an instance's INFO."""
-
-    address: Annotated[str, says("host:port or socket path, without secrets")]
-    warning: Annotated[str | None, says("why there are no counters; null if there are")]
-    elapsed_s: Annotated[float, says("seconds between the two readings of INFO")]
-    cpu_s: Annotated[
-        float | None, says("CPU time of the server (system and user), without forked children")
-    ] = None
-    commands_processed: Annotated[int | None, says("all commands")] = None
-    calls: Annotated[dict[str, int], says("calls by command; sub-commands like config|get")] = (
-        field(default_factory=dict)
-    )
-    expired_keys: Annotated[int | None, says("number of keys that expired")] = None
-    evicted_keys: Annotated[int | None, says("keys that it evicted because memory was full")] = None
-    aof: Annotated[
-        dict[str, int | str],
-        says("increase of aof_delayed_fsync and aof_rewrites, and sizes and states at the end"),
-    ] = field(default_factory=dict)
-
-    @property
-    def delayed_fsyncs(self) -> int | None:
-        """How many AOF writes waited for an fsync, or None if INFO does not have this count."""
-        count = self.aof.get("aof_delayed_fsync")
-        return count if isinstance(count, int) else None
-
-
-class InstanceSeen(Section, frozen=True, kw_only=True):
-    """One instance as a load process sees it."""
-
-    index: Annotated[Count, says("position of the instance in the list of targets, from 0")]
-    address: Annotated[str, says("host:port or socket path, without secrets")]
-    state: Annotated[
-        str,
-        says("the worst final state at a load process: voting, abstaining, lagging, refused, down"),
-    ]
-    reason: Annotated[str, says('why the instance does not vote; "" if the instance votes')] = ""
-    run_id: Annotated[str, says("an id that changes at each start of the server")] = ""
-    server: Annotated[str | None, says("name and version of the server")] = None
-    release_command: Annotated[str, says("the command that released locks on this instance")] = ""
-    commands: Annotated[Count, says("number of commands sent to the instance")] = 0
-    bytes_sent: Annotated[Count, says("bytes sent to the instance")] = 0
-    bytes_received: Annotated[Count, says("bytes received from the instance")] = 0
-    writes: Annotated[Count, says("number of system calls that sent data to the instance")] = 0
-    reads: Annotated[Count, says("number of system calls that received data from the instance")] = 0
-    late_replies: Annotated[Count, says("replies that came after their round was decided")] = 0
-    pending: Annotated[Count, says("number of commands that had no reply at the end")] = 0
-    owed_releases: Annotated[Count, says("releases that were still unsent at the end")] = 0
-    reconnects: Annotated[Count, says("number of reconnects to the instance")] = 0
-    errors: Annotated[dict[str, Count], says("number of errors by kind of error")] = msgspec.field(
-        default_factory=dict
-    )
-
-    @property
-    def is_well(self) -> bool:
-        """True if the instance voted until the end without an error."""
-        return self.state == "voting" and not self.errors
-
-
-class InstanceReport(InstanceSeen, frozen=True, kw_only=True):
-    """One instance as all load processes together saw it, and figures from its own INFO."""
-
-    reply_s: Annotated[
-        Latency | None, says("reply times of sampled attempts", shown="line:p50,p99")
-    ] = None
-    cpu_us_per_command: Annotated[
-        Amount | None,
-        says("CPU time of the server per processed command", label="CPU/cmd", shown="line"),
-    ] = None
-    info: Annotated[InfoDelta | None, says("change of its INFO counters in the run")] = None
-    leaked_keys: Annotated[
-        Count | None, says("keys of the run that were left and then unlinked; null if not checked")
-    ] = None
-    other_keys: Annotated[
-        Count | None,
-        says("keys left behind under names that lockbench does not unlink; null if not counted"),
-    ] = None
-
-
 class InjectedFault(Section, frozen=True, kw_only=True):
     """The outcome of one fault on one target.
 
     Seconds count from the start of the measured window.
     """
 
-    kind: Annotated[str, says("as in the scenario")]
+    kind: Annotated[str, says("kind of the fault, such as stop, as the scenario names it")]
     target: Annotated[str, says("target of the fault, such as instance:0 or worker:0")]
-    params: Annotated[dict[str, Any], says("as in the scenario")]
-    phase: Annotated[Literal["fixed", "random"], says("random: up to 1 s later, by the seed")]
-    at_s: Annotated[float, says("when the fault was due, its random delay included")]
-    for_s: Annotated[float | None, says("duration; null: to the end of the window")]
-    begun_s: Annotated[float | None, says("when the fault began; null if the fault did not begin")]
-    ended_s: Annotated[float | None, says("when it was undone")]
-    begun_ns: Annotated[int | None, says("monotonic, before the first step; null if never")]
-    in_force_ns: Annotated[int | None, says("monotonic, when it was in force; null if never")]
-    ended_ns: Annotated[int | None, says("monotonic, after the last step of undoing")]
+    params: Annotated[dict[str, Any], says("the params of the fault, as the scenario gives them")]
+    phase: Annotated[
+        Literal["fixed", "random"],
+        says("random means that the seed delays the fault by up to 1 s"),
+    ]
+    at_s: Annotated[float, says("due time of the fault, including the random delay")]
+    for_s: Annotated[
+        float | None, says("planned duration of the fault; null means until the end of the window")
+    ]
+    begun_s: Annotated[
+        float | None, says("time at which the fault began; null if the fault did not begin")
+    ]
+    ended_s: Annotated[
+        float | None, says("time at which the fault was undone; null if the fault was not undone")
+    ]
+    begun_ns: Annotated[
+        int | None,
+        says(
+            "time just before the fault began, in ns of CLOCK_MONOTONIC; null if it did not begin"
+        ),
+    ]
+    in_force_ns: Annotated[
+        int | None,
+        says("monotonic time from which the fault was in force; null if it was never in force"),
+    ]
+    ended_ns: Annotated[
+        int | None,
+        says(
+            "time at which the fault was undone, in ns of CLOCK_MONOTONIC; null if it was not "
+            "undone"
+        ),
+    ]
     skipped: Annotated[str | None, says("why the fault did not begin; null if the fault began")]
-    failed: Annotated[str | None, says("what failed at the start or at the undoing of the fault")]
+    failed: Annotated[
+        str | None,
+        says("error at the start or the end of the fault; null if there was no error"),
+    ]
     detail: Annotated[
         dict[str, Any], says("more facts about the fault, such as lost_bytes of a power cut")
     ]
@@ -517,20 +476,29 @@ class JudgedThreshold(Section, frozen=True, kw_only=True):
 
     expression: Annotated[str, says("the limit as the user wrote it")]
     metric: Annotated[str, says("name of the figure in thresholds, such as acquire.p99")]
-    path: Annotated[str, says("the path of the figure in this document")]
-    operator: Annotated[Operator, says("value operator limit must hold")]
-    limit: Annotated[float, says("the limit, in the unit of the figure")]
-    unit: Annotated[Unit, says("unit of value, limit and margin")]
-    value: Annotated[float | None, says("measured value; null if infinite or without samples")]
-    infinite: Annotated[bool, says("whether too many acquires failed for a finite value")] = False
+    path: Annotated[str, says("path of the figure in this document, such as attempts.p99")]
+    operator: Annotated[Operator, says("comparison operator between the value and the limit")]
+    limit: Annotated[float, says("the limit as a number, in the unit of the figure")]
+    unit: Annotated[Unit, says("unit of the value, the limit and the margin")]
+    value: Annotated[
+        float | None,
+        says("measured value; null if it is infinite or without samples"),
+    ]
+    infinite: Annotated[
+        bool, says("true if the value is infinite, because too many acquires failed")
+    ] = False
     margin: Annotated[
         float | None,
         says("distance from the value to the limit; negative if the value is beyond the limit"),
     ]
     status: Annotated[
-        Literal["pass", "fail", "inconclusive"], says("inconclusive: this run has no answer")
+        Literal["pass", "fail", "inconclusive"],
+        says("verdict on the limit; inconclusive means that this run cannot decide the limit"),
     ]
-    reason: Annotated[str | None, says("why it is inconclusive or infinite; otherwise null")]
+    reason: Annotated[
+        str | None,
+        says("why the limit is inconclusive or the value is infinite; null in all other cases"),
+    ]
 
     def contradictions(self) -> Iterator[str]:
         """Yield a sentence if the value and the limit contradict the status."""
@@ -550,25 +518,39 @@ class RunFigures(Document, frozen=True, kw_only=True):
     kind: Annotated[Literal["run"], says("the kind of this result")] = "run"
     name: Annotated[str, says("the name that the user gave to the run (--name)")] = ""
     seed: Annotated[int, says("the seed of all random choices of the load")]
-    duration_s: Annotated[Amount, says("length of the measured window, without warm-up and drain")]
+    duration_s: Annotated[
+        Amount,
+        says("length of the measured window, which excludes the warm-up and the drain"),
+    ]
     scenario: Annotated[
-        Scenario, says("every key of the scenario with its final value; targets without secrets")
+        Scenario,
+        says("every key of the scenario with its final value; passwords in targets are masked"),
     ]
     fleet: Annotated[FleetFacts, says("the servers of the run")]
     rate: Annotated[Rate, says("the requested rate and the achieved rate")]
-    outcomes: Annotated[Outcomes, says("acquires whose intended start lies in the measured window")]
+    outcomes: Annotated[
+        Outcomes,
+        says("number of acquires by outcome, for acquires that were due in the measured window"),
+    ]
     outcome_shares: Annotated[
         OutcomeShares, says("share of each outcome in the acquires of the measured window")
     ]
     totals: Annotated[
-        Outcomes, says("acquires of the whole run; the same as in Locust's table and in telemetry")
+        Outcomes,
+        says(
+            "number of acquires by outcome in the whole run; Locust's table and telemetry show "
+            "the same numbers"
+        ),
     ]
     releases: Annotated[Releases, says("number of releases by outcome in the whole run")]
     latency_s: Annotated[Latencies, says("durations of the operations in the measured window")]
     over_time: Annotated[OverTime | None, says("figures of each time slice of the run")] = None
     attempts: Annotated[Attempts, says("number of rounds per lease")]
-    votes: Annotated[Votes, says("the results of the last rounds of the operations in the window")]
-    split_votes: Annotated[SplitVotes, says("rounds in the window in which nobody could win")]
+    votes: Annotated[Votes, says("votes in the last round of each acquire in the window")]
+    split_votes: Annotated[
+        SplitVotes,
+        says("split votes in the window; a split vote is a round that nobody can win"),
+    ]
     waiting: Annotated[Waiting, says("how long and how evenly callers waited")] = Waiting()
     cost: Annotated[Cost, says("cost of a lease in commands, bytes and CPU time")]
 
@@ -579,18 +561,31 @@ class RunResult(RunFigures, frozen=True, kw_only=True):
     instances: Annotated[tuple[InstanceReport, ...], says("state and figures of each instance")]
     generator: Annotated[GeneratorHealth, says("whether the load was as requested")]
     workers: Annotated[
-        tuple[LoadWorker, ...], says("load processes on other hosts; empty if all ran on this host")
+        tuple[LoadWorker, ...],
+        says("load processes on other hosts; empty if all load processes ran on this host"),
     ] = ()
-    limits: Annotated[Limits, says("what kept this machine from running")] = Limits()
+    limits: Annotated[
+        Limits,
+        says("how much CPU time this machine lost by its quota, by steal or by suspension"),
+    ] = Limits()
     safety: Annotated[SafetyReport, says("verdict on the safety of the lock")]
     exceptions: Annotated[Exceptions, says("exceptions that the recipe raised")] = Exceptions()
     faults: Annotated[
         tuple[InjectedFault, ...], says("injected faults, one entry for each target")
     ] = ()
-    breaks: Annotated[tuple[str, ...], says("parts that ended early or did not take place")] = ()
-    thresholds: Annotated[tuple[JudgedThreshold, ...], says("limits that were asked for")] = ()
+    breaks: Annotated[
+        tuple[str, ...],
+        says("sentences about parts of the run that ended early or did not take place"),
+    ] = ()
+    thresholds: Annotated[
+        tuple[JudgedThreshold, ...], says("the requested limits, each with its verdict")
+    ] = ()
     histograms: Annotated[
-        dict[str, str], says("HDR V2, compressed, base64: latency_s, generator, reply_<index>")
+        dict[str, str],
+        says(
+            "histograms of latency_s and of generator, and the reply times of each instance "
+            "(reply_<index>); each histogram is an HDR histogram (V2, compressed) as base64 text"
+        ),
     ]
 
 

@@ -26,15 +26,10 @@ from typing import Annotated, Literal
 import msgspec
 
 from bench.measure.facts import mean_of
+from bench.measure.fleet_facts import InstanceReport, InstanceSeen
 from bench.measure.histogram import Histogram
 from bench.measure.latency import PERCENTILES, Latency
-from bench.measure.run_result import (
-    GeneratorHealth,
-    GeneratorWord,
-    InstanceReport,
-    InstanceSeen,
-    fields_of,
-)
+from bench.measure.run_result import GeneratorHealth, GeneratorWord, fields_of
 from bench.measure.section import Section, decoded, says
 from bench.scenario import Scenario
 from lockcore.clock import NS_PER_MS

@@ -34,6 +34,7 @@ from bench.measure.begun import read_open, torn_lost
 from bench.measure.clocks import Who, read_clocks
 from bench.measure.environment import describe_environment
 from bench.measure.facts import NO_DUE, Due, Window
+from bench.measure.fleet_facts import InfoDelta, InstanceReport
 from bench.measure.fold import Fold, Sections
 from bench.measure.gaps import (
     Gap,
@@ -50,15 +51,7 @@ from bench.measure.latency import COUNTED
 from bench.measure.limits import NO_LIMITS, Limits
 from bench.measure.outcomes import acquired
 from bench.measure.record import NEVER_NS, Records
-from bench.measure.run_result import (
-    InfoDelta,
-    InstanceReport,
-    JudgedThreshold,
-    Measured,
-    RunResult,
-    SafetyReport,
-    fields_of,
-)
+from bench.measure.run_result import JudgedThreshold, Measured, RunResult, SafetyReport, fields_of
 from bench.measure.section import Section
 from bench.measure.verdict import Verdict
 from bench.recipes.fencing import OWN_KEYS

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import zip_longest
 
 from bench.errors import EnvironmentNotReadyError
-from bench.measure.run_result import FleetFacts, InfoDelta
+from bench.measure.fleet_facts import FleetFacts, InfoDelta
 from bench.measure.server_facts import InstanceFacts, SyncLatency
 from bench.recipes.registry import find_recipe
 from bench.recipes.several_instances import replicate

@@ -24,7 +24,7 @@ import redis
 from redis.exceptions import NoPermissionError, ResponseError
 
 from bench.errors import BenchError, EnvironmentNotReadyError
-from bench.measure.run_result import InfoDelta
+from bench.measure.fleet_facts import InfoDelta
 from bench.measure.server_facts import InstanceFacts
 from bench.topology.hazards import SETTINGS, Hazard, hazards_of, persistence_of
 from bench.topology.target import KEY_PREFIX, client_of, parse_targets

@@ -29,9 +29,9 @@ from locust.env import Environment
 from msgspec import structs
 
 from bench.errors import BenchError, EnvironmentNotReadyError
+from bench.measure.fleet_facts import InstanceSeen
 from bench.measure.histogram import Histogram
 from bench.measure.record import CALLERS_PER_WORKER
-from bench.measure.run_result import InstanceSeen
 from bench.measure.workers import NOTE_S, Phase, WorkerNote, write_note
 from bench.recipes.protocol import Acquire, Recipe, SharedRecipe
 from bench.recipes.registry import find_recipe

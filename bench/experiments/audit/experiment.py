@@ -37,7 +37,7 @@ from bench.experiments.judge.playing import Plays, judged, play_together
 from bench.experiments.judge.result import JudgedRow
 from bench.experiments.judge.row import JudgeRow, RowFinding
 from bench.experiments.judge.schedules import SCHEDULES
-from bench.measure.run_result import OwnFleet
+from bench.measure.fleet_facts import OwnFleet
 from bench.measure.server_facts import ServerBinary
 from bench.run.experiment import Done, Experiment, ExperimentOrder, Show
 from bench.scenario.quantity import nearest, require_known

@@ -5,8 +5,8 @@ from typing import Annotated, Literal
 
 from bench.experiments.judge.library import Library
 from bench.experiments.judge.result import JudgedRow
+from bench.measure.fleet_facts import OwnFleet
 from bench.measure.result import Document
-from bench.measure.run_result import OwnFleet
 from bench.measure.section import Count, Section, says
 
 # A control's name is this prefix and the planted fault.

@@ -31,10 +31,11 @@ from bench.experiments.capacity.result import (
 )
 from bench.gates.threshold import Threshold, read_thresholds
 from bench.measure.facts import mean_of
+from bench.measure.fleet_facts import InstanceReport
 from bench.measure.gaps import MOST_SHARE, PAUSES_MS
 from bench.measure.histogram import HIGHEST_NS, SAMPLES_BEYOND, Histogram, bucket_indices
 from bench.measure.latency import Latency
-from bench.measure.run_result import InstanceReport, RunResult
+from bench.measure.run_result import RunResult
 from bench.measure.statistics import wilson
 from bench.measure.workers import BUSY_CORE
 from bench.report.figures import percent

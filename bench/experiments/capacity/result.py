@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import Annotated, Literal
 
+from bench.measure.fleet_facts import FleetFacts
 from bench.measure.latency import Latency
 from bench.measure.result import Document
-from bench.measure.run_result import FleetFacts
 from bench.measure.section import Amount, Count, Section, Share, says
 from bench.measure.verdict import Status
 from bench.scenario import Scenario

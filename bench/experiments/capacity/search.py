@@ -23,7 +23,7 @@ from bench.experiments.capacity.model import (
 )
 from bench.experiments.capacity.probe import Slo
 from bench.experiments.capacity.result import Capacity, ClosedLoop, Probe, Seen
-from bench.measure.run_result import FleetFacts
+from bench.measure.fleet_facts import FleetFacts
 
 LEAST_PROBES = 8
 MOST_PROBES = 40

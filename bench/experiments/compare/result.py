@@ -8,14 +8,9 @@ from collections.abc import Iterator
 from typing import Annotated, Literal, Self
 
 from bench.measure.environment import Environment
+from bench.measure.fleet_facts import FleetFacts
 from bench.measure.result import Document
-from bench.measure.run_result import (
-    FleetFacts,
-    GeneratorWord,
-    JudgedThreshold,
-    RunResult,
-    SafetyWord,
-)
+from bench.measure.run_result import GeneratorWord, JudgedThreshold, RunResult, SafetyWord
 from bench.measure.section import Amount, Count, Section, Share, says
 from bench.measure.verdict import TESTED_LEAST, Status, Verdict
 from bench.measure.words import Unit

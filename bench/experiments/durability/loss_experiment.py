@@ -36,7 +36,7 @@ from bench.experiments.durability.loss_plan import (
 )
 from bench.experiments.durability.loss_result import Crash, CrashConditions, CrashResult
 from bench.experiments.durability.sitting import Pace, sit
-from bench.measure.run_result import OwnFleet
+from bench.measure.fleet_facts import OwnFleet
 from bench.measure.server_facts import ServerBinary
 from bench.run.experiment import Done, Experiment, ExperimentOrder, Header, Show
 from bench.run.journal import Journal

@@ -8,8 +8,8 @@ from msgspec import Meta
 
 from bench.experiments.durability.policies import KINDS, AofPolicy, CrashKind, Restart, disk_name
 from bench.measure.expectation import AS_EXPECTED, RowWord
+from bench.measure.fleet_facts import OwnFleet
 from bench.measure.result import Document
-from bench.measure.run_result import OwnFleet
 from bench.measure.section import Amount, Count, Section, Share, says
 from lockcore.bench import quorum_of
 

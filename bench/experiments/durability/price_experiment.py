@@ -44,7 +44,7 @@ from bench.experiments.durability.price_result import (
 from bench.experiments.durability.servers import CellServers, FsyncServers, lent
 from bench.experiments.durability.sitting import Pace, sit
 from bench.measure.environment import describe_environment
-from bench.measure.run_result import InfoDelta
+from bench.measure.fleet_facts import InfoDelta
 from bench.measure.section import builtins_of
 from bench.run.experiment import Done, Experiment, ExperimentOrder, Header, Show
 from bench.run.journal import Journal

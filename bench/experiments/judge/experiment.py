@@ -24,7 +24,7 @@ from bench.experiments.judge.result import JudgedRow, JudgeResult, WaitingCost
 from bench.experiments.judge.row import JudgeRow, RowFinding
 from bench.experiments.judge.stage import JudgeStage
 from bench.experiments.judge.subject import Subject
-from bench.measure.run_result import OwnFleet
+from bench.measure.fleet_facts import OwnFleet
 from bench.measure.server_facts import ServerBinary
 from bench.run.experiment import Done, Experiment, ExperimentOrder, Show
 from bench.topology.server import find_server

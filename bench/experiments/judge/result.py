@@ -5,8 +5,8 @@ from typing import Annotated, Literal
 
 from bench.experiments.judge.holders import HeldSpan
 from bench.experiments.judge.needs import Observed
+from bench.measure.fleet_facts import OwnFleet
 from bench.measure.result import Document
-from bench.measure.run_result import OwnFleet
 from bench.measure.section import Amount, Count, Section, says
 
 JudgedWord = Literal["holds", "does not", "told", "not applicable", "not known"]

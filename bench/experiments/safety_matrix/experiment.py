@@ -32,7 +32,7 @@ from bench.experiments.safety_matrix.result import (
     SafetyRow,
 )
 from bench.measure.expectation import NOT_KNOWN
-from bench.measure.run_result import OwnFleet
+from bench.measure.fleet_facts import OwnFleet
 from bench.recipes.registry import RECIPES, WITHDRAWN, find_recipe
 from bench.run.experiment import Done, Experiment, ExperimentOrder, Show
 from bench.scenario.quantity import require_known

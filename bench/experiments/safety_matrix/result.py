@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 from msgspec import field
 
 from bench.measure.expectation import RowWord
+from bench.measure.fleet_facts import OwnFleet
 from bench.measure.result import Document
-from bench.measure.run_result import OwnFleet
 from bench.measure.section import Section, says
 
 MatrixPart = Literal["schedule", "load", "claim"]

@@ -25,7 +25,7 @@ from bench.experiments.split_votes.judge import (
 )
 from bench.experiments.split_votes.plan import TTL_MS, Attempt, Contest, SplitVotesPlan
 from bench.experiments.split_votes.result import CalibrationRow, Endings, SplitVotesResult
-from bench.measure.run_result import OwnFleet
+from bench.measure.fleet_facts import OwnFleet
 from bench.run.experiment import Done, Experiment, ExperimentOrder, Show
 from bench.run.servers import Servers, ask
 from bench.topology.fleet import Fleet, start_fleet

@@ -3,9 +3,9 @@
 from typing import Annotated, Literal
 
 from bench.experiments.split_votes.plan import RetrySettings, SplitVotesPlan
+from bench.measure.fleet_facts import OwnFleet
 from bench.measure.latency import Latency
 from bench.measure.result import Document
-from bench.measure.run_result import OwnFleet
 from bench.measure.section import Amount, Count, Section, Share, says
 from bench.measure.statistics import Interval
 

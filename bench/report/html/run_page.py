@@ -12,7 +12,8 @@ import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 
-from bench.measure.run_result import BrokenRule, Example, FleetFacts, RunResult
+from bench.measure.fleet_facts import FleetFacts
+from bench.measure.run_result import BrokenRule, Example, RunResult
 from bench.measure.section import Section, builtins_of
 from bench.measure.workers import IN_DOUBT
 from bench.report.figures import MISSING, count

@@ -5,7 +5,8 @@ import pytest
 from msgspec import structs
 
 from bench.gates.run_verdict import judge_result
-from bench.measure.run_result import InfoDelta, RunResult
+from bench.measure.fleet_facts import InfoDelta
+from bench.measure.run_result import RunResult
 from bench.measure.section import typed
 from tests.bench.whole_run import SAMPLE
 

@@ -15,11 +15,12 @@ from bench.errors import EnvironmentNotReadyError, UsageError
 from bench.gates.run_verdict import judge_run
 from bench.measure import environment, result, workers
 from bench.measure.facts import Window
+from bench.measure.fleet_facts import FleetFacts
 from bench.measure.fold import fold
 from bench.measure.history import History
 from bench.measure.record import records_of
 from bench.measure.result import read_result, write_result
-from bench.measure.run_result import FleetFacts, RunResult, fields_of
+from bench.measure.run_result import RunResult, fields_of
 from bench.measure.section import builtins_of, schema_of, typed
 from bench.report.run_answer import RUN
 from bench.safety.judge import judge

@@ -83,11 +83,15 @@ def read(made: Json) -> Any:
             [("generator.verdict", "INVALID"), ("generator.reason", "late")],
             "the sections give INVALID",
         ),
-        ("run", [("generator.verdict", "INVALID")], "INVALID beside the reason None"),
+        (
+            "run",
+            [("generator.verdict", "INVALID")],
+            "the verdict is INVALID, but the reason is None",
+        ),
         (
             "run",
             [("safety.verdict", "VIOLATED")],
-            "the word is VIOLATED, but no rule is counted as broken",
+            "the verdict is VIOLATED, but every count of broken rules is 0",
         ),
         (
             "run",
@@ -96,7 +100,7 @@ def read(made: Json) -> Any:
                 ("safety.service_faults", 7),
                 ("safety.violations", 7),
             ],
-            "VIOLATED beside the reason None",
+            "the verdict is VIOLATED, but the reason is None",
         ),
         (
             "run",
@@ -399,7 +403,7 @@ def test_a_mutated_file_ends_the_report_with_two_and_one_line(
     shown = capsys.readouterr()
     assert (shown.out, shown.err.count("\n")) == ("", 1)
     assert (
-        "SAFE with 3 tested leases: NOT TESTED below 100; the file was changed or is "
+        "the verdict is SAFE with 3 tested leases, but SAFE needs 100; the file was changed or is "
         "damaged, so make the result again" in shown.err
     )
 

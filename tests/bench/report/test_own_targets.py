@@ -13,7 +13,8 @@ from bench.experiments.capacity.words import sheet as capacity_sheet
 from bench.experiments.compare.words import sheet as compare_sheet
 from bench.experiments.durability.price_words import sheet as fsync_sheet
 from bench.frame.showing import append_line
-from bench.measure.run_result import FleetFacts, RunResult
+from bench.measure.fleet_facts import FleetFacts
+from bench.measure.run_result import RunResult
 from bench.measure.server_facts import InstanceFacts
 from bench.report.html.run_page import conditions_of, run_page
 from bench.report.summary import sheet

@@ -8,9 +8,9 @@ import pytest
 
 from bench.errors import EnvironmentNotReadyError
 from bench.hosts.workers import FarCounts
+from bench.measure.fleet_facts import InfoDelta, InstanceReport
 from bench.measure.record import OUTCOME_CODES
 from bench.measure.recorder import Recorder
-from bench.measure.run_result import InfoDelta, InstanceReport
 from bench.run.conclude import Context, _instance_warnings, _judge, key_names
 from bench.run.servers import Servers
 from bench.scenario import load

@@ -14,9 +14,10 @@ import msgspec
 import pytest
 
 from bench.errors import EnvironmentNotReadyError
+from bench.measure.fleet_facts import InstanceReport
 from bench.measure.record import OUTCOME_CODES
 from bench.measure.recorder import Recorder
-from bench.measure.run_result import InstanceReport, SafetyReport
+from bench.measure.run_result import SafetyReport
 from bench.measure.workers import WorkerNote, write_note
 from bench.telemetry import otlp
 from bench.telemetry.exporter import Exporter

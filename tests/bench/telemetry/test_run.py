@@ -3,7 +3,7 @@ seen."""
 
 from typing import Any
 
-from bench.measure.run_result import InstanceReport
+from bench.measure.fleet_facts import InstanceReport
 from bench.measure.workers import WorkerNote
 from bench.scenario import load
 from bench.telemetry.run import INFO_S, Info, InfoTotals, Run, current, run_points

@@ -25,7 +25,7 @@ from bench.experiments.judge.result import CourseStep, JudgedRow, JudgedWord
 from bench.experiments.judge.row import JudgeRow
 from bench.experiments.judge.schedules import SCHEDULES
 from bench.measure.environment import describe_environment
-from bench.measure.run_result import OwnFleet
+from bench.measure.fleet_facts import OwnFleet
 from bench.measure.server_facts import ServerBinary
 from bench.report.html.page import render
 from bench.report.sheet import print_sheet

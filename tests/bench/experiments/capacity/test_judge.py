@@ -25,7 +25,7 @@ from bench.experiments.capacity.result import (
     at_capacity,
 )
 from bench.experiments.capacity.search import Findings, loops_within
-from bench.measure.run_result import FleetFacts
+from bench.measure.fleet_facts import FleetFacts
 from bench.measure.section import typed
 from bench.scenario import load
 from tests.bench.whole_run import SAMPLE
