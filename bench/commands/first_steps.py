@@ -158,12 +158,12 @@ def init(file: Path | None, *, lock: bool) -> int:
         )
     if file.exists():
         raise EnvironmentNotReadyError(
-            f"{file} exists already, and it was not changed; choose another name"
+            f"the file {file} already exists, and lockbench did not change it; choose another name"
         )
     with writing(file, "name another file"), file.open("x", encoding="utf-8") as opened:
         opened.write(lock_template(file.name) if lock else scenario_template(file.name))
     following = "judge" if lock else "run"
-    note(f"wrote {file}; next: lockbench {following} {shlex.quote(str(file))}")
+    note(f"wrote {file}; as the next step, run: lockbench {following} {shlex.quote(str(file))}")
     return 0
 
 

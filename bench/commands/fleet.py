@@ -26,7 +26,7 @@ _LOOK_S = 0.1
     "--fsync",
     type=click.Choice(["none", "no", "everysec", "always"]),
     default="everysec",
-    help="AOF policy of the servers; none switches the AOF off  [everysec]",
+    help="AOF policy of the servers; the policy none switches the AOF off  [everysec]",
 )
 @server_option
 @click.option(

@@ -40,7 +40,7 @@ def judge_again(places: Sequence[Path], *, quiet: bool = False) -> int:
 def _lines(place: Path, judged: JudgedRecord, wrong: Sequence[str]) -> Iterator[str]:
     safety = judged.measured.safety
     rate = judged.measured.rate
-    yield f"{judged.verdict.word}   {place}: the kept record, judged again"
+    yield f"{judged.verdict.word}   {place}: lockbench judged the kept record again"
     for reason in judged.verdict.reasons:
         yield f"reason     {reason}"
     yield (

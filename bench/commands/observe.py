@@ -39,8 +39,9 @@ from bench.screen import note
     "--collector",
     metavar="PATH",
     help=(
-        "the OpenTelemetry Collector between lockbench and Prometheus; none starts no "
-        "collector  [the collector on PATH]"
+        "program of the OpenTelemetry Collector that sends figures from lockbench to "
+        "Prometheus; with the word none, lockbench starts no collector  [the collector on "
+        "PATH]"
     ),
 )
 @click.option("--stay", is_flag=True, help="keep Prometheus running after the run, until Ctrl-C")
@@ -67,8 +68,8 @@ def observe(
     # A file that cannot be written is refused before any program starts.
     require_outputs(outputs)
     with open_watch(prometheus, collector) as watch:
-        way = f", fed by the collector {watch.collector}" if watch.collector else ""
-        note(f"Prometheus  {watch.url}  runs as long as this command{way}")
+        way = f", and the collector {watch.collector} feeds it" if watch.collector else ""
+        note(f"Prometheus  {watch.url}  runs until this command ends{way}")
         note(f"graphs      {graphs(watch.url)}")
         note(
             f"boards      {shipped('boards')}  can be imported into a Grafana that "

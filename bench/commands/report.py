@@ -33,7 +33,10 @@ if TYPE_CHECKING:
     "--html",
     metavar="FILE",
     type=PLACE,
-    help="the file of the HTML page  [beside the result; for several results: in results/]",
+    help=(
+        "write the HTML page to this file  [default: beside the result, or in results/ if you "
+        "name several results]"
+    ),
 )
 @click.option(
     "--markdown",
@@ -140,8 +143,8 @@ def _runs(stored: Sequence[tuple[Answer[Any], Document]], names: Sequence[str]) 
     for (answer, result), name in zip(stored, names, strict=True):
         if not isinstance(result, RunResult):
             raise UsageError(
-                f"{name} is a result of lockbench {answer.kind}, but a side-by-side "
-                "page needs results of lockbench run; leave this result out"
+                "a page with several results can only show results of lockbench run, but "
+                f"{name} is a result of lockbench {answer.kind}; leave this result out"
             )
         runs.append(result)
     return runs

@@ -67,6 +67,8 @@ from bench.workloads.demand import due_between
 from lockcore.clock import NS_PER_MS
 
 _UNJUDGED = Verdict(status="inconclusive", reasons=())
+# compare repeats the warnings that contain this text.
+SHOWS_A_FLAW = "exists only to show a flaw"
 
 
 @dataclass(frozen=True)
@@ -421,9 +423,7 @@ def _warnings(
             "look the same; test with --processes 2"
         )
     if not about.safe:
-        yield (
-            f"{evidence.scenario.recipe} exists only to show a flaw; do not use it: {about.flaw}"
-        )
+        yield (f"{evidence.scenario.recipe} {SHOWS_A_FLAW}; do not use this lock: {about.flaw}")
     for name, number in workers.added(report.figures for report in reports).items():
         if name not in COUNTED:
             yield f"{evidence.scenario.recipe} counted {number} × {name.replace('_', ' ')}"

@@ -34,6 +34,8 @@ from bench.topology.probe import (
 from bench.topology.server import find_server
 
 _DURABLE = ("everysec", "always")
+# compare repeats the warnings that contain this text.
+BEHIND_A_PROXY = "every instance is behind a proxy"
 # If the fdatasync of a disk takes less time (s) than this, the disk is unlike a cloud volume, which
 # syncs in 0.5 to 10 ms.
 VIRTUAL_DISK_S = 0.0005
@@ -115,8 +117,8 @@ class Servers:
             ]
         if self.load_urls != self.urls:
             sentences.append(
-                "every instance is behind a proxy, so rates are lower and latencies are higher "
-                "than without a proxy"
+                f"{BEHIND_A_PROXY}, so rates are lower and latencies are higher than without "
+                "a proxy"
             )
         durable = any(fact.fsync in _DURABLE for fact in self.facts)
         if self.disk and durable and self.disk.p50_s < VIRTUAL_DISK_S:

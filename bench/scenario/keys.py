@@ -168,7 +168,7 @@ class Retry:
         float,
         duration(0.1, 3_600_000),
         "5ms",
-        says("longest first wait, which is random; with `fixed`, each wait is about this long"),
+        says("longest first wait (it is random); with `fixed`, each wait is about this long"),
     ] = 5.0
     attempts: Annotated[
         int | None,
@@ -204,7 +204,7 @@ class Workload:
         str,
         choice("none", "no", "everysec", "always"),
         "everysec",
-        says("AOF fsync policy of the started servers; none switches the AOF off"),
+        says("AOF fsync policy of started servers; the policy none switches the AOF off"),
     ]
     users: Annotated[
         int, whole(1, 100_000), 64, says("how many callers run at once, over all processes")
@@ -216,13 +216,13 @@ class Workload:
         says("number of Locust worker processes; the default is 2 for a recipe of another package"),
     ]
     rate_per_s: Annotated[
-        float | None, RATE, None, says("operations per second; without a rate, the loop is closed")
+        float | None, RATE, None, says("operations per second; the default load is a closed loop")
     ]
     arrivals: Annotated[
         str,
         choice("poisson", "fixed"),
         "poisson",
-        says("how the starts of operations are spaced if a rate is set"),
+        says("spacing between the starts of operations; only for a load with a rate"),
     ]
     duration_ms: Annotated[
         float,
@@ -234,7 +234,7 @@ class Workload:
         float,
         auto_or(duration(0, _DAY_MS)),
         "auto",
-        says("length of the warm-up; auto is 10 % of the duration, but at least 2s"),
+        says("length of the warm-up; auto is 10 % of the duration and at least 2s"),
     ]
     resources: Annotated[
         int, whole(1, 10_000_000), 1000, says("how many different resources the callers lock")
@@ -243,13 +243,13 @@ class Workload:
         Skew,
         SKEW,
         "uniform",
-        says("how callers choose resources: uniform, own (one each), zipf:1.1, hot:0.9 (one key)"),
+        says("how callers choose resources: uniform, own (one per caller), zipf:1.1 or hot:0.9"),
     ]
     hold: Annotated[
-        Delay, TIME, "0", says("time under the lock: 0, fixed:5ms, exp:5ms, lognormal:5ms,1.0")
+        Delay, TIME, "0", says("hold time of a lock: 0, fixed:5ms, exp:5ms or lognormal:5ms,1.0")
     ]
     think: Annotated[
-        Delay, TIME, "0", says("a caller's pause between operations, in a closed loop only")
+        Delay, TIME, "0", says("a caller's pause between operations; only without a rate")
     ]
 
 
@@ -267,13 +267,13 @@ class Scenario(Workload):
         says("time to live of a lock (the PX argument)"),
     ]
     wait_ms: Annotated[
-        int, duration(0, _DAY_MS, whole=True), "1s", says("the longest wait of one acquire")
+        int, duration(0, _DAY_MS, whole=True), "1s", says("longest wait of one acquire for a lock")
     ]
     instance_timeout_ms: Annotated[
         float,
         auto_or(duration(0.1, _DAY_MS)),
         "auto",
-        says("how long the client waits for one instance at most; auto is min(50ms, ttl / 4)"),
+        says("longest wait for the reply of one instance; auto is min(50ms, ttl / 4)"),
     ]
     retry: Annotated[Retry, says("how an acquire waits after a refusal before it tries again")]
     max_ttl_ms: Annotated[
@@ -287,8 +287,8 @@ class Scenario(Workload):
         choice("trust-first", "delay", "trust"),
         "trust-first",
         says(
-            "which instances vote right after a connect: all except restarted instances "
-            "(trust-first), none (delay) or all (trust)"
+            "rule for the votes of an instance right after a connect: trust (it votes), "
+            "delay (it does not vote yet), or trust-first (it votes unless it has restarted)"
         ),
     ]
     events: Annotated[
@@ -523,10 +523,10 @@ def _server_contradictions(scenario: Scenario, keys: Collection[str]) -> Iterato
     ttl = duration_text(scenario.ttl_ms)
     max_ttl = duration_text(scenario.max_ttl_ms)
     if scenario.ttl_ms > scenario.max_ttl_ms:
-        cure = "which all clients of the fleet share; raise max_ttl or lower ttl"
+        cure = "raise max_ttl for all clients of the fleet, or lower ttl"
         yield (
             "ttl" if "ttl" in keys else "max_ttl",
-            f"ttl {ttl} is above max_ttl {max_ttl}, {cure}",
+            f"the ttl of {ttl} is above the max_ttl of {max_ttl}; {cure}",
         )
     if scenario.instance_timeout_ms > scenario.ttl_ms / 4:
         shown = duration_text(scenario.instance_timeout_ms)
@@ -550,7 +550,7 @@ def _load_contradictions(scenario: Scenario, keys: Collection[str]) -> Iterator[
             "refused; raise users above capacity",
         )
     if scenario.fencing and scenario.capacity > 1:
-        yield ("capacity", "fencing needs a single holder; remove fencing or capacity")
+        yield ("capacity", "fencing needs a capacity of 1; remove fencing or capacity")
     if scenario.shared and scenario.capacity > 1:
         yield ("shared", "capacity and shared cannot be combined; remove shared or capacity")
     if scenario.shared and scenario.fencing:
@@ -574,8 +574,8 @@ def _load_contradictions(scenario: Scenario, keys: Collection[str]) -> Iterator[
     if scenario.skew.kind == "own" and scenario.resources < scenario.users:
         yield (
             "skew",
-            f"skew own needs a resource for each of {scenario.users} users; add resources or write "
-            "uniform",
+            f"with skew own, each of the {scenario.users} users needs its own resource; raise "
+            "resources, or use skew uniform",
         )
 
 

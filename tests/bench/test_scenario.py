@@ -206,8 +206,8 @@ CONTRADICTIONS = [
         "fsync = 'always'\ntargets = ['redis://a']",
         "key `fsync`: fsync is only for servers that lockbench starts",
     ),
-    ("ttl = '20s'", "key `ttl`: ttl 20s is above max_ttl 10s"),
-    ("max_ttl = '5s'", "key `max_ttl`: ttl 10s is above max_ttl 5s"),
+    ("ttl = '20s'", "key `ttl`: the ttl of 20s is above the max_ttl of 10s"),
+    ("max_ttl = '5s'", "key `max_ttl`: the ttl of 10s is above the max_ttl of 5s"),
     (
         "ttl = '100ms'\ninstance_timeout = '26ms'",
         "key `instance_timeout`: 26ms is too long for a ttl of 100ms; set at most",
@@ -218,7 +218,7 @@ CONTRADICTIONS = [
     ),
     ("capacity = 2\nshared = true", "key `shared`: capacity and shared cannot be combined"),
     ("users = 3\ncapacity = 3", "key `capacity`: capacity is 3, so none of the 3 users"),
-    ("fencing = true\ncapacity = 2", "key `capacity`: fencing needs a single holder"),
+    ("fencing = true\ncapacity = 2", "key `capacity`: fencing needs a capacity of 1"),
     ("fencing = true\nshared = true", "key `shared`: readers do not write"),
     ("arrivals = 'fixed'", "key `arrivals`: arrivals is only possible with a rate"),
     ("rate = 100\nthink = '1ms'", "key `think`: think is only possible without a rate"),
@@ -255,7 +255,7 @@ def test_bad_input_is_refused_in_one_sentence_with_its_place(
         ({"users": "many"}, "option --users: 'many' is not a whole number from 1 to 100000"),
         ({"instance_timeout": "never"}, "option --instance-timeout: 'never' is not a duration"),
         ({"targets": ["localhost"]}, "option --target: 'localhost' is not an instance URL"),
-        ({"ttl": "1m"}, "option --ttl: ttl 1m is above max_ttl 10s"),
+        ({"ttl": "1m"}, "option --ttl: the ttl of 1m is above the max_ttl of 10s"),
         ({"faults": ["nonsense"]}, "option --fault: 'nonsense' is not a fault"),
     ],
 )

@@ -53,7 +53,7 @@ def test_what_was_probed_before_ctrl_c_is_kept(tmp_path: Path) -> None:
     # one closed loop before them: no more callers are allowed
     assert 1 <= len(probes) <= 3
     assert result["verdict"]["word"] == "INTERRUPTED"
-    assert "leases/s" in said or "no rate is known to keep the SLO" in said
+    assert "leases/s" in said or "lockbench found no rate that keeps the SLO" in said
     assert all(f"{probe['rate_per_s']:,.0f}" in said for probe in probes)
 
 

@@ -216,8 +216,8 @@ def test_init_writes_a_scenario_that_loads_and_never_overwrites(
 ) -> None:
     done = lockbench("init")
     assert (done.returncode, done.stdout) == (0, "")
-    assert "wrote scenario.toml; next: lockbench run scenario.toml" in done.stderr
-    assert "next: lockbench run 'my own.toml'" in lockbench("init", "my own.toml").stderr
+    assert "wrote scenario.toml; as the next step, run: lockbench run scenario.toml" in done.stderr
+    assert "run: lockbench run 'my own.toml'" in lockbench("init", "my own.toml").stderr
     text = (tmp_path / "scenario.toml").read_text(encoding="utf-8")
     assert 'retry.window = "5ms"' in text
     assert "exists already" in refused(lockbench("init"), 3)

@@ -237,7 +237,7 @@ def test_a_stretched_gap_between_get_and_del_violates_the_lock(run: Run) -> None
         "unsafe recipe"
     }
     assert any(
-        "set-nx-get-del exists only to show a flaw; do not use it" in text
+        "set-nx-get-del exists only to show a flaw; do not use this lock" in text
         for text in result["warnings"]
     )
     assert len(result["instances"]) == 1, "as many as the recipe takes"

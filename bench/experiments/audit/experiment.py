@@ -78,7 +78,7 @@ def known(entries: Sequence[LibraryEntry], words: Sequence[str]) -> Sequence[Lib
     names = [entry.library.name for entry in entries] + ["control"]
     for word in words:
         if not any(word in name for name in names):
-            meant = nearest(word, names) or f"; the libraries are {', '.join(names)}"
+            meant = nearest(word, names) or f"; write one of these names: {', '.join(names)}"
             raise UsageError(f"there is no library {word!r}{meant}")
     return [
         entry for entry in entries if not words or any(word in entry.library.name for word in words)

@@ -32,8 +32,8 @@ def judge_cells(cells: Sequence[JudgedRow], *, interrupted: bool = False) -> Ver
         rows.append(
             (
                 NOT_KNOWN,
-                "no schedule was played to the end with any library; the absent libraries "
-                "and the unknown cells have the reasons",
+                "no library finished a schedule; the table gives the reason for each absent "
+                "library and each unknown cell",
             )
         )
     cut = f"interrupted after {len(cells)} cells" if interrupted else ""

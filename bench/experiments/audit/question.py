@@ -30,8 +30,8 @@ AUDIT = Question(
         "lockbench audit --library redis-py --schedule body-without-lock",
     ),
     note=(
-        "Libraries are installed below .peers, each in its own environment. That takes minutes, "
-        "once. lockbench starts servers on loopback and stops them; --quick takes five minutes or "
-        "more."
+        "lockbench installs each library in an environment of its own below .peers. The "
+        "first installation takes minutes. lockbench starts servers on loopback and stops "
+        "these servers at the end. With --quick, an audit takes at least five minutes."
     ),
 )

@@ -33,9 +33,11 @@ class MissingLibrary(Section, frozen=True, kw_only=True):
 class AuditConditions(Section, frozen=True, kw_only=True):
     """The conditions under which all schedules were played."""
 
-    held: Annotated[Count, says("number of plays of a schedule if the lock held every time")] = 1
+    held: Annotated[
+        Count, says("number of times that a schedule was played if the lock never failed")
+    ] = 1
     repeats: Annotated[
-        Count, says("number of plays of a schedule if the lock failed at least once")
+        Count, says("number of times that a schedule was played if the lock failed at least once")
     ]
 
 

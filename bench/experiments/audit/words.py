@@ -39,7 +39,7 @@ def sheet(result: AuditResult, place: str = "") -> Sheet:
     held = counted(conditions.held, "time")
     repeats = counted(conditions.repeats, "time")
     about = (
-        f"each schedule was played {held}, or {repeats} if the lock failed",
+        f"each schedule was played {held}; a schedule that broke the lock was played {repeats}",
         f"{server.name} {server.version}, servers started on loopback",
         *made(result),
     )
@@ -93,11 +93,13 @@ def _lines(result: AuditResult) -> Iterator[Sentence]:
     for library, schedules in broken.items():
         yield to_do(f"{library}: guard against {', '.join(schedules)}", "avoid")
     if held := [name for name in _libraries(result) if name not in broken]:
-        yield to_do(f"the tested schedules broke none of these locks: {', '.join(held)}", "choose")
+        yield to_do(f"no tested schedule broke one of these locks: {', '.join(held)}", "choose")
     yield to_do("lockbench judge mine.py tests your own lock in the same way")
     often = percent(1 - UNSEEN ** (1 / result.conditions.held), 0)
-    rare = f"faults in less than {often} of plays, which the audit misses with a chance of 5 %"
-    yield not_measured(f"{rare} or more")
+    yield not_measured(
+        f"rare faults: if a fault appears in less than {often} of the plays, the audit misses it "
+        "with a chance of 5 % or more"
+    )
     yield from (not_measured(f"{one.name}: {one.reason}") for one in result.absent)
 
 
@@ -112,7 +114,9 @@ def figures(result: AuditResult) -> list[Figure]:
     rows = sorted(counts.items(), key=lambda pair: -pair[1]["does not"])
     groups = [("lock", [(name, _measures(of_lock)) for name, of_lock in rows])]
     heads = [Panel("broken by", "schedules"), Panel("holds in", "schedules")]
-    about = "Each schedule is a fault that happens in production. The table names all schedules"
+    about = (
+        "Each schedule is a fault that happens in production. The table below lists all schedules"
+    )
     return [panels("audited", _headline(result), about, heads=heads, groups=groups)]
 
 
@@ -209,7 +213,9 @@ def _headline(result: AuditResult) -> str:
         f"{counts[word]} {_PLURALS.get(word, word)}" for word in _SIGNS if counts[word]
     )
     faults = (
-        f"; {planted.count('does not')} of {len(planted)} planted faults found" if planted else ""
+        f"; the audit found {planted.count('does not')} of {len(planted)} planted faults"
+        if planted
+        else ""
     )
     cut = ", then interrupted" if result.interrupted else ""
     played = (

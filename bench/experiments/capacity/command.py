@@ -85,7 +85,9 @@ class CapacityOptions(Options):
     help=f"time for the search of each capacity  [{FULL_BUDGET}; --quick {QUICK_BUDGET}]",
 )
 @click.option(
-    "--quick", is_flag=True, help="use short probes, even if the scenario file says otherwise"
+    "--quick",
+    is_flag=True,
+    help="use short probes, even if the scenario file sets a longer duration",
 )
 @hosts_options
 @scenario_options(

@@ -236,7 +236,8 @@ class _Seeker:
                     f"{counted(len(self._findings.probes), 'probe')} of {each} (--duration)"
                 )
                 self._findings.unmeasured.append(
-                    f"the time limit of {budget} (--budget) was reached after {probes_text}"
+                    f"the search stopped at its time limit of {budget} (--budget), after "
+                    f"{probes_text}"
                 )
 
     def _start(self) -> None:
@@ -247,7 +248,7 @@ class _Seeker:
         most = scenario.users if self._plan.fixed_users else START_CALLERS[-1]
         most = min(most, scenario.resources) if scenario.skew.kind == "own" else most
         for users in sorted({max(min(users, most), scenario.processes) for users in START_CALLERS}):
-            self._show(f"{self._prefix}start: {users} callers in closed loop")
+            self._show(f"{self._prefix}first measurement: {users} callers in a closed loop")
             duration_ms = SHORT * scenario.duration_ms
             warmup_ms = SHORT * scenario.warmup_ms
             result, _ = self._run(

@@ -160,13 +160,15 @@ def _nothing_held(facts: Facts) -> Answer | None:
         return words.NOT_KEPT, [f"no rate keeps the SLO: {which}"]
     outcomes = []
     if held:
-        outcomes.append(f"{counted(len(held), 'probe')} held, the fastest at {max(held):,.2f}/s")
+        outcomes.append(
+            f"{counted(len(held), 'probe')} kept the SLO, up to a rate of {max(held):,.2f}/s"
+        )
     if missed:
-        outcomes.append(f"{min(missed):,.2f}/s did not")
-    text = ", and ".join(outcomes) or "no probe tells"
+        outcomes.append(f"{min(missed):,.2f}/s missed the SLO")
+    text = ", and ".join(outcomes) or "no probe had a result"
     return facts.unsure(
-        f"no tested rate is certain to keep the SLO: {text}{facts.pauses}; the search tried too "
-        "few lower rates"
+        f"it is not certain that a tested rate keeps the SLO: {text}{facts.pauses}; the "
+        "search tried too few lower rates"
     )
 
 
@@ -180,14 +182,19 @@ def _target_missed(facts: Facts) -> Answer | None:
     missed = outcomes.count(Seen.MISSED)
     if target is None or not missed or 2 * missed < len(outcomes):
         return None
-    text = f"{missed} of {len(outcomes)} probes missed at the target of {count(target)}/s"
+    text = (
+        f"{missed} of {len(outcomes)} probes missed the SLO at the target rate of {count(target)}/s"
+    )
     if high is not None and target > high:
         return words.NOT_KEPT, [f"{text}, because the fleet carries at most {count(high)}/s"]
     if target_holds(facts.findings, target) is False:
         return words.NOT_KEPT, [
-            f"{text}: with 95 % certainty, fewer than half of the probes at this rate keep the SLO"
+            (f"{text}, so fewer than half of all probes at this rate keep the SLO (95 % certainty)")
         ]
-    why = "but the target is not above the interval, so nobody knows whether the fleet keeps it"
+    why = (
+        "but the target rate is not above the interval, so it is unknown whether the fleet keeps "
+        "the target rate"
+    )
     return words.INCONCLUSIVE, [f"{text}, {why}"]
 
 
@@ -336,9 +343,10 @@ def _against_text(probes: Sequence[Probe], wrong: Seen, number: int) -> str:
     ends = count(rates[0]) if len(rates) == 1 else f"{count(rates[0])} to {count(rates[-1])}"
     side = "below" if wrong is Seen.MISSED else "above"
     return (
-        f"{number} of {len(probes)} probes {wrong.value} at {ends}/s, {side} the interval. Either "
-        "the fleet keeps a rate and misses a lower rate, or the machine changed during the "
-        "search. Repeat the search with a longer --budget"
+        f"{number} of {len(probes)} probes {wrong.value} at {ends}/s, which is {side} the "
+        "interval. There are two possible causes. The machine changed during the search, or "
+        "the fleet keeps a rate although it misses a lower rate. Repeat the search with a "
+        "longer --budget"
     )
 
 
@@ -359,13 +367,13 @@ def agreement(capacity: Capacity, loops: Sequence[Loop]) -> tuple[str | None, bo
     if low is None:
         return None, False
     how = (
-        ", which is more than in open loop: callers of a closed loop never queue, but arrivals "
-        "of an open loop can"
+        ", which is more than in open loop. The cause is that operations can queue in an "
+        "open loop, but not in a closed loop"
     )
     if rate < low:
         how = (
-            ", which is less than in open loop: each caller waits for a reply, and runs with "
-            "more callers missed the SLO"
+            ", which is less than in open loop. The cause is that each caller waits for its "
+            "reply, and that runs with more callers missed the SLO"
         )
     elif capacity.high is None or rate <= capacity.high:
         how = ": they agree"

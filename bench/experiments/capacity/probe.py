@@ -74,7 +74,8 @@ LEAST_LEFT = 3.0
 # The summary mentions other work if it uses at least this share of this machine's CPU time.
 OTHERS = 0.25
 GAVE_OUT = (
-    "not reached: the load generator reached its limit first ({}); use --processes or more hosts"
+    "not reached, because the load generator reached its own limit first ({}); use "
+    "--processes or more hosts"
 )
 # If at least this share of the machine's cores is used, the machine counts as full.
 FULL = 0.9
@@ -122,8 +123,8 @@ def read_slo(texts: Sequence[str]) -> Slo:
         sign = ">" if threshold.metric.higher_is_better else "<"
         if metric.path[0] not in BOUNDED:
             raise UsageError(
-                f"option --slo: more load does not make {metric.name} worse; name a latency or a "
-                "share, like 'acquire.p99 < 10ms' or 'acquire.success >= 99.9%'"
+                f"option --slo: {metric.name} does not get worse under more load; name a "
+                "latency or a share, like 'acquire.p99 < 10ms' or 'acquire.success >= 99.9%'"
             )
         if threshold.operator not in (sign, f"{sign}="):
             raise UsageError(
@@ -332,10 +333,12 @@ def next_limit(uses: Sequence[ResourceUse], gave_out: str = "") -> ResourceUse:
     if first is None:
         return ResourceUse(
             None,
-            "not known: no probe within a factor of two of the capacity measured its "
-            "use of resources",
+            "not known, because no probe near the capacity (within a factor of two) measured "
+            "the use of resources",
         )
-    near = "" if (first.ratio or 0.0) >= NEAR else "; no resource was nearer to its limit"
+    near = (
+        "" if (first.ratio or 0.0) >= NEAR else "; every other resource was further from its limit"
+    )
     return structs.replace(first, text=first.text + near)
 
 
@@ -410,9 +413,12 @@ def _machine(result: RunResult, busy: float | None) -> ResourceUse | None:
     cores = f"{result.environment.usable_cores:g}"
     if busy is not None and busy - own > OTHERS:
         return ResourceUse(
-            MACHINE, f"{percent(busy, 0)} of {cores} busy, {percent(own, 0)} with {who}", busy
+            MACHINE,
+            f"{percent(busy, 0)} of {cores} cores were busy; {percent(own, 0)} were busy with "
+            f"{who}",
+            busy,
         )
-    return _grows(MACHINE, own, f"{percent(own, 0)} of {cores}, with {who}", result)
+    return _grows(MACHINE, own, f"{percent(own, 0)} of {cores} cores were busy with {who}", result)
 
 
 def _network(result: RunResult, slo: Slo) -> ResourceUse | None:
@@ -424,7 +430,9 @@ def _network(result: RunResult, slo: Slo) -> ResourceUse | None:
         return None
     reply_s = float(np.median(replies))
     limit_s = slo.acquire_limit.limit
-    text = f"a reply takes {reply_s * 1e3:.2f} ms (p50) of the SLO's {limit_s * 1e3:g} ms"
+    text = (
+        f"the SLO allows {limit_s * 1e3:g} ms, and a reply alone takes {reply_s * 1e3:.2f} ms (p50)"
+    )
     return ResourceUse(NETWORK, text, reply_s / limit_s)
 
 
@@ -456,7 +464,9 @@ def _callers(result: RunResult) -> ResourceUse | None:
         return None
     use = rate * sum(time or 0.0 for time in times) / users
     return ResourceUse(
-        CALLERS, f"{percent(use, 0)} of {users:,} callers were at work; --users adds callers", use
+        CALLERS,
+        f"{percent(use, 0)} of the {users:,} callers were busy; use --users to add callers",
+        use,
     )
 
 
@@ -470,8 +480,8 @@ def _fsync(result: RunResult) -> ResourceUse | None:
         use = min(1.0, FSYNC_REPLY * disk.p50_s / slowest)
         return ResourceUse(
             FSYNC,
-            f"under always, an fsync of {disk.p50_s * 1e6:.0f} µs takes "
-            f"{percent(use, 0)} of a reply's time",
+            f"with appendfsync always, an fsync takes {disk.p50_s * 1e6:.0f} µs, which is "
+            f"{percent(use, 0)} of the time of a reply",
             use,
         )
     if delayed:

@@ -57,7 +57,11 @@ class ResourceUse(Section, frozen=True):
         says("share of the resource that the load used (1: the whole resource); null if unknown"),
     ] = None
     full_per_s: Annotated[
-        Amount | None, says("the rate at which the load uses the whole resource; null if unknown")
+        Amount | None,
+        says(
+            "rate in leases per second at which the load would use the whole resource; null if "
+            "unknown"
+        ),
     ] = None
 
 
@@ -143,8 +147,8 @@ class Probe(Section, frozen=True, kw_only=True):
     left_out: Annotated[
         Count,
         says(
-            "acquires that overlap a pause of the load process; these acquires count "
-            "neither as hits nor as misses"
+            "number of acquires that overlap a pause of the load process; the verdict on the "
+            "SLO ignores these acquires"
         ),
     ] = 0
     others_ratio: Annotated[
@@ -221,8 +225,8 @@ class Headroom(Section, frozen=True, kw_only=True):
     holds: Annotated[
         bool | None,
         says(
-            "whether the fleet keeps the SLO at the target rate, with 95 % certainty; "
-            "null if unknown"
+            "true if the fleet keeps the SLO at the target rate with 95 % certainty; false "
+            "if it certainly misses the SLO; null if unknown"
         ),
     ] = None
 
@@ -259,8 +263,8 @@ class CapacityPoint(Section, frozen=True, kw_only=True):
     next_limit: Annotated[
         ResourceUse,
         says(
-            "the resource that limits the capacity next, from the probe nearest to the "
-            "capacity; probes that kept the SLO are preferred"
+            "the resource that is nearest to its limit in the probe nearest to the capacity; "
+            "lockbench prefers a probe that kept the SLO"
         ),
     ]
     probes: Annotated[tuple[Probe, ...], says("the search, in order")]

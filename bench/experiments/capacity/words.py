@@ -72,7 +72,10 @@ def sheet(result: CapacityResult, place: str = "") -> Sheet:
         ]
         best = max(points, key=lambda point: point.capacity.low or 0.0)
         keys = _keys(best, result)
-        choice = f"{point_name(best.variables)} has the range with the highest lower end"
+        choice = (
+            f"the best setting is {point_name(best.variables)}: the lower end of its range is the "
+            "highest"
+        )
         lines = (*_sweep_lines(result), to_do(choice, "choose"), *_unmeasured(result))
     return sheet_of(
         result,
@@ -121,10 +124,14 @@ def _advice(point: CapacityPoint, result: CapacityResult) -> Iterator[Sentence]:
         yield to_do(f"{no}plan for at most {rate_text(low)}/s, the lower end of the range", "plan")
     else:
         yield to_do(
-            "no rate is known to keep the SLO: allow a longer --budget, or a looser --slo", "plan"
+            "lockbench found no rate that keeps the SLO; use a longer --budget or a looser --slo",
+            "plan",
         )
     if point.capacity.at_least:
-        yield to_do(f"the servers may carry more: {point.next_limit.text}", "measure more")
+        yield to_do(
+            f"the servers may sustain a higher rate; next limit: {point.next_limit.text}",
+            "measure more",
+        )
     elif point.next_limit.name:
         yield to_do(f"for more, raise the next limit: {point.next_limit.name}", "grow")
     yield from _unmeasured(result)
@@ -133,9 +140,12 @@ def _advice(point: CapacityPoint, result: CapacityResult) -> Iterator[Sentence]:
 def _unmeasured(result: CapacityResult) -> Iterator[Sentence]:
     first = result.points[0]
     if first.fleet and first.fleet.started:
-        yield not_measured("your network and your disk: --target measures your own servers")
+        yield not_measured("your network and your disk; use --target to measure your own servers")
     if not first.variables:
-        yield not_measured("other hold times, keys or numbers of servers: --sweep hold=1ms,10ms")
+        yield not_measured(
+            "other hold times, other numbers of resources and other numbers of servers; use "
+            "--sweep, such as --sweep hold=1ms,10ms"
+        )
 
 
 def suite(result: CapacityResult) -> Suite:
@@ -196,7 +206,7 @@ def _now(point: CapacityPoint) -> str:
     work."""
     others = [probe.others_ratio for probe in point.probes if probe.others_ratio is not None]
     is_busy = bool(others) and median(others) >= OTHERS
-    why = f": other work takes {percent(median(others), 0)} of its CPU time" if is_busy else ""
+    why = f": other programs use {percent(median(others), 0)} of its CPU time" if is_busy else ""
     return (
         f", for this machine in its present state{why}"
         if is_busy or point.capacity.as_it_is
@@ -211,7 +221,7 @@ def _bracket(point: CapacityPoint) -> str:
     if not point.probes:
         return "no probe was finished"
     if capacity.low is None and capacity.high is None:
-        return "no rate is known to keep the SLO"
+        return "lockbench found no rate that keeps the SLO"
     if capacity.low is None:
         ends = f"at most {high}"
     elif capacity.at_least or capacity.high is None:
@@ -271,8 +281,11 @@ def _own_share(point: CapacityPoint) -> str:
     whole = getattr(near.acquire_s, figure)
     if whole is None or late is None:
         return ""
-    times = f"of the {latency(whole)} {figure} at {rate_text(near.rate_per_s)}/s"
-    return f"{times}, {latency(min(late, whole))} are due to late wake-ups of this machine"
+    times = f"the {figure} at {rate_text(near.rate_per_s)}/s is {latency(whole)}"
+    return (
+        f"{times}; this machine caused {latency(min(late, whole))} of it, because it woke the "
+        "load process late"
+    )
 
 
 def _target(point: CapacityPoint, headroom: Headroom, result: CapacityResult) -> str:
@@ -312,7 +325,7 @@ def _headroom(point: CapacityPoint, headroom: Headroom, result: CapacityResult) 
     first = (limit.name or limit.text) + (
         f", at {rate_text(limit.full_per_s)}/s" if limit.full_per_s else ""
     )
-    return f"{_target(point, headroom, result)}; first limit: {first}"
+    return f"{_target(point, headroom, result)}; the first limit is {first}"
 
 
 def _pauses(point: CapacityPoint) -> str:
@@ -326,7 +339,7 @@ def _pauses(point: CapacityPoint) -> str:
         f"{count(sum(probe.left_out for probe in touched))} acquires in "
         f"{counted(len(touched), 'probe')} overlapped a pause"
     )
-    text += " (this machine did not run the load process) and count neither as hits nor as misses"
+    text += " of the load process; the verdict on the SLO ignores these acquires"
     return f"{text}; {counted(nothing, 'probe')} gave no result" if nothing else text
 
 

@@ -28,8 +28,10 @@ from bench.experiments.compare.words import change_text, metric_text
 from bench.measure.fold import FAILED_SHARE
 from bench.measure.workers import BUSY_CORE
 from bench.report.figures import counted
+from bench.run.conclude import SHOWS_A_FLAW
 from bench.run.experiment import Done, Experiment, Show
 from bench.run.interrupt import Interrupts
+from bench.run.servers import BEHIND_A_PROXY
 
 
 def compare_now(order: CompareOrder, say: Show) -> Done[ComparisonResult]:
@@ -155,5 +157,5 @@ def _warnings(plan: Comparison, rounds: Rounds) -> Iterator[str]:
         f"{plan.sides[index].label}: {warning}"
         for index, result in rounds.results.items()
         for warning in result.warnings
-        if "is here to show its flaw" in warning or "behind a proxy" in warning
+        if SHOWS_A_FLAW in warning or BEHIND_A_PROXY in warning
     )

@@ -187,7 +187,7 @@ def test_the_words_name_every_fault_and_how_often(capsys: pytest.CaptureFixture[
     print_sheet(shown, Console(width=80))
     text = capsys.readouterr().out
     assert "9 of 9" in text
-    assert "1 of 1 planted faults found" in " ".join(text.split())
+    assert "the audit found 1 of 1 planted faults" in " ".join(text.split())
     assert max(map(len, text.splitlines())) <= 80
 
 

@@ -90,7 +90,7 @@ def test_the_interval_lies_between_what_held_and_what_missed() -> None:
         (
             (*BELOW[-1:], *ABOVE[:1]),
             "inconclusive",
-            "the capacity is at least|no tested rate is certain to keep the SLO",
+            "the capacity is at least|it is not certain that a tested rate keeps the SLO",
         ),
         (
             ((0.7, MISSED), (0.6, MISSED), (440.0, MISSED), (660.0, MISSED), (880.0, MISSED)),
@@ -100,12 +100,12 @@ def test_the_interval_lies_between_what_held_and_what_missed() -> None:
         (
             ((0.7, MISSED), (0.6, MISSED), (440.0, MISSED), (880.0, MISSED)),
             "inconclusive",
-            "0.60/s did not",
+            "0.60/s missed the SLO",
         ),
         # perhaps a slow start
-        (((0.7, MISSED), (0.6, MISSED), (0.9, MISSED)), "inconclusive", "0.60/s did not"),
+        (((0.7, MISSED), (0.6, MISSED), (0.9, MISSED)), "inconclusive", "0.60/s missed the SLO"),
         (((5_000.0, MISSED),), "inconclusive", "the search tried too few lower rates"),
-        (((0.7, HELD), (0.6, MISSED), (0.9, MISSED)), "inconclusive", "0.60/s did not"),
+        (((0.7, HELD), (0.6, MISSED), (0.9, MISSED)), "inconclusive", "0.60/s missed the SLO"),
         (((0.7, SPOILT),), "inconclusive", "the generator was saturated at 0.70/s"),
         ((), "inconclusive", "no probe was finished"),
         (
@@ -212,7 +212,7 @@ def test_the_latency_at_the_target_has_the_interval_of_student_s_t() -> None:
         (
             1_700.0,
             "callers in closed loop reached 1,700/s within the SLO, which is more than in open "
-            "loop: callers of a closed loop never queue",
+            "loop. The cause is that operations can queue",
         ),
         (400.0, "less than in open loop"),
     ],
@@ -290,7 +290,7 @@ def test_nothing_is_found_beside_a_target_that_missed_below_the_interval(
 ) -> None:
     point = beside(*seen)
     assert point.status == "inconclusive"
-    assert "missed at 500/s, below the interval" in "".join(point.reasons)
+    assert "missed at 500/s, which is below the interval" in "".join(point.reasons)
     assert point.headroom is not None
     assert point.headroom.ratio is None
 
@@ -303,29 +303,31 @@ def test_a_target_beyond_the_interval_that_missed_is_not_kept() -> None:
     point = beside(MISSED, MISSED, MISSED, MISSED, target=2_000.0)
     assert point.status == "fail"
     assert (
-        "4 of 4 probes missed at the target of 2,000/s, because the fleet carries at most"
-        in point.reasons[0]
+        "4 of 4 probes missed the SLO at the target rate of 2,000/s, because the fleet carries at "
+        "most" in point.reasons[0]
     )
 
 
 def test_a_target_inside_the_interval_that_missed_is_not_known() -> None:
     point = beside(MISSED, MISSED, HELD, MISSED, target=1_000.0)
     assert point.status == "inconclusive"
-    assert "the target is not above the interval" in point.reasons[0]
+    assert "the target rate is not above the interval" in point.reasons[0]
 
 
 def test_rates_below_the_interval_that_mostly_missed_contradict_it_without_a_target() -> None:
     """A fleet that keeps 1,000/s and not 300/s is not what the model assumes."""
     point = found(*BELOW, *ABOVE, *BELOW, *((rate, MISSED) for rate in (300.0, 310.0, 320.0)))
     assert point.status == "inconclusive"
-    assert "3 of 5 probes missed at 300 to 700/s, below the interval" in "".join(point.reasons)
+    assert "3 of 5 probes missed at 300 to 700/s, which is below the interval" in "".join(
+        point.reasons
+    )
 
 
 def test_the_sentence_of_an_open_answer_names_a_rate_that_missed() -> None:
     """A probe that held is never quoted as one that did not."""
     point = found((5.78, HELD), (20.0, MISSED), closed=loop(1_100.0, p99=0.05))
-    assert "5.78/s did not" not in "".join(point.reasons)
-    assert "20.00/s did not" in "".join(point.reasons)
+    assert "5.78/s missed" not in "".join(point.reasons)
+    assert "20.00/s missed the SLO" in "".join(point.reasons)
 
 
 def test_a_server_that_answers_nothing_in_time_keeps_no_rate() -> None:
@@ -452,7 +454,10 @@ def test_a_target_that_surely_missed_is_not_kept_though_the_interval_reaches_it(
     assert point.headroom.holds is False
     assert (point.capacity.high or 0.0) >= 1_050.0
     assert point.status == "fail"
-    assert "6 of 6 probes missed at the target of 1,050/s: with 95 % certainty" in point.reasons[0]
+    assert (
+        "6 of 6 probes missed the SLO at the target rate of 1,050/s, so fewer than half of all "
+        "probes" in point.reasons[0]
+    )
 
 
 def test_a_rate_below_ten_is_not_rounded_to_one_that_was_not_measured() -> None:
@@ -462,8 +467,8 @@ def test_a_rate_below_ten_is_not_rounded_to_one_that_was_not_measured() -> None:
     assert "the capacity is at least 0.6/s" in "".join(at_least.reasons)
     point = found(*held, *((0.9, MISSED),) * 3, *((4.5, MISSED),) * 4, target=4.5, closed=loop(1.0))
     assert (
-        "4 of 4 probes missed at the target of 4.5/s, because the fleet carries at most"
-        in point.reasons[0]
+        "4 of 4 probes missed the SLO at the target rate of 4.5/s, because the fleet carries at "
+        "most" in point.reasons[0]
     )
 
 

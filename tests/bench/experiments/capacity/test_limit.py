@@ -70,7 +70,7 @@ def test_where_nothing_is_near_its_limit_the_nearest_is_named_with_its_figure(
     limit = next_limit(uses_of(run_of(result), SLO))
     assert (limit.name, limit.text) == (
         bottleneck.GENERATOR,
-        "50 % of a core; no resource was nearer to its limit",
+        "50 % of a core; every other resource was further from its limit",
     )
     assert limit.full_per_s == 2_000.0
 
@@ -86,7 +86,7 @@ def test_far_servers_may_be_limited_by_the_way_there(result: dict[str, Any]) -> 
     limit = next_limit(uses_of(run_of(result), SLO))
     assert (limit.name, limit.text) == (
         bottleneck.NETWORK,
-        "a reply takes 9.00 ms (p50) of the SLO's 10 ms",
+        "the SLO allows 10 ms, and a reply alone takes 9.00 ms (p50)",
     )
 
 
@@ -94,7 +94,7 @@ def test_what_others_take_of_the_cores_is_said(result: dict[str, Any]) -> None:
     limit = next_limit(uses_of(run_of(result), SLO, busy=0.98))
     assert (limit.name, limit.text) == (
         bottleneck.MACHINE,
-        "98 % of 4 busy, 8 % with generator and servers",
+        "98 % of 4 cores were busy; 8 % were busy with generator and servers",
     )
 
 
@@ -107,7 +107,7 @@ def test_the_cores_of_this_machine_count_beside_servers_of_somebody_else(
     limit = next_limit(uses_of(run_of(result), SLO, busy=0.98))
     assert (limit.name, limit.text) == (
         bottleneck.MACHINE,
-        "98 % of 4 busy, 2 % with the generator",
+        "98 % of 4 cores were busy; 2 % were busy with the generator",
     )
 
 

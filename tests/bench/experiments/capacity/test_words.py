@@ -25,7 +25,7 @@ def shown(document: CapacityResult, width: int) -> str:
         # the load generator reached its limit first
         (11_200.0, None, True, "≥ 11,200 leases/s, 95 % sure,"),
         (None, 0.7, False, "at most 0.7 leases/s, 95 % sure,"),
-        (None, None, False, "no rate is known to keep the SLO"),
+        (None, None, False, "lockbench found no rate that keeps the SLO"),
     ],
 )
 def test_the_planning_question_is_answered_in_words(
@@ -42,8 +42,8 @@ def test_what_the_generator_left_open_says_what_to_do() -> None:
         point().next_limit, text=GAVE_OUT.format("92 % of a core at 900/s"), full_per_s=None
     )
     assert answer(structs.replace(point(), next_limit=gave_out), result(point())).endswith(
-        "next limit: not reached: the load generator reached its limit first (92 % of a core at "
-        "900/s); use --processes or more hosts"
+        "next limit: not reached, because the load generator reached its own limit first (92 % of "
+        "a core at 900/s); use --processes or more hosts"
     )
 
 
@@ -79,7 +79,7 @@ def test_the_first_sentence_is_about_the_target(
     headroom = structs.replace(point().headroom, holds=holds)
     shown_text = shown(result(structs.replace(point(capacity=capacity), headroom=headroom)), 300)
     assert said in " ".join(shown_text.splitlines()[0].split())
-    assert f"{said}; first limit" in " ".join(shown_text.split()) or not holds
+    assert f"{said}; the first limit is" in " ".join(shown_text.split()) or not holds
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_the_first_sentence_is_about_the_target(
         (
             0.6,
             False,
-            ", for this machine in its present state: other work takes 60 % of its CPU time",
+            ", for this machine in its present state: other programs use 60 % of its CPU time",
         ),
         (0.1, True, ", for this machine in its present state"),
         (0.1, False, ""),
@@ -113,15 +113,13 @@ def test_what_pauses_took_from_the_probes_is_counted() -> None:
     ]
     text = " ".join(shown(result(point(probes=probes)), 300).split())
     assert "1,500 acquires in 2 probes overlapped a pause" in text
-    assert "count neither as hits nor as misses; 1 probe gave no result" in text
+    assert "the verdict on the SLO ignores these acquires; 1 probe gave no result" in text
     assert "1 by pauses" in text
 
 
 def test_the_load_process_s_own_share_stands_beside_the_latency() -> None:
     text = " ".join(shown(result(point()), 300).split())
-    assert (
-        "of the 8.50 ms p99 at 11,200/s, 3.10 ms are due to late wake-ups of this machine" in text
-    )
+    assert "the p99 at 11,200/s is 8.50 ms; this machine caused 3.10 ms of it" in text
 
 
 @pytest.mark.parametrize("width", [80, 100])

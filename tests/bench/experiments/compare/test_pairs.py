@@ -34,8 +34,10 @@ from bench.experiments.compare.pairs import (
 from bench.gates.threshold import FOREVER_S, find_metric
 from bench.measure.environment import lockcore_form
 from bench.run import short
+from bench.run.conclude import SHOWS_A_FLAW
 from bench.run.experiment import ExperimentOrder
 from bench.run.interrupt import Interrupts
+from bench.run.servers import BEHIND_A_PROXY
 from bench.scenario import Delay, Fault, load
 from bench.topology.faults.injection import Need
 from bench.topology.faults.kinds import needs_of
@@ -433,3 +435,11 @@ def test_a_change_of_nothing_is_said_but_that_of_the_share_acquired(
     rounds = SimpleNamespace(finished=2, runs=[], stopped="", interrupted=False)
     so_far = comparison._so_far(question, rounds)  # type: ignore[arg-type]
     assert so_far == ("rate +0.0 %, ", False)
+
+
+@pytest.mark.parametrize("cause", [SHOWS_A_FLAW, BEHIND_A_PROXY])
+def test_a_comparison_repeats_the_warnings_that_concern_its_figures(cause: str) -> None:
+    plan: Any = SimpleNamespace(sides=[SimpleNamespace(label="old")])
+    run = SimpleNamespace(warnings=(f"this run: {cause}; stop", "something else"))
+    rounds: Any = SimpleNamespace(repeated=0, runs=[], results={0: run})
+    assert [*comparison._warnings(plan, rounds)] == [f"old: this run: {cause}; stop"]
