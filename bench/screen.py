@@ -115,7 +115,8 @@ def fit(text: str, encoding: str | None) -> str:
 
 def fitted(value: Any, encoding: str | None, *, is_head: bool = False) -> Any:
     """Return a copy of the value, in which all texts are safe for a terminal with this `encoding`.
-    Control characters become escapes, and similar characters replace missing characters.
+    Control characters become escapes. Similar characters replace the characters that the terminal
+    lacks.
 
     The value consists of dataclasses, tuples and mappings. `is_head`: true if the value is the head
     of a table. A head keeps its line breaks, because lockbench writes the heads itself.

@@ -1,8 +1,8 @@
 """The sheet, which is a result in words: *verdict, tables, labelled sentences → a terminal or
 Markdown*.
 
-Rules: the verdict comes first. No text in a cell can break its table. Information is never shown by
-a colour alone. This module computes no figures. Source: rich; GitHub's Markdown tables.
+Rules: the verdict comes first. A text in a cell cannot break the table. Information is never shown
+by a colour alone. This module computes no figures. Source: rich; GitHub's Markdown tables.
 """
 
 import re
@@ -79,10 +79,10 @@ class Part:
     """One table.
 
     `name`, `about`: the subject of the table. `head`: the heads of the columns. Newlines separate
-    the lines of a head. `left`: the columns that hold words. `aside`: a column that only a wide
-    terminal shows. `below`: a terminal shows this column on a separate line under each row.
-    `styles`: the style of a cell, by the text of the cell. `terms`: uncommon words of the table,
-    each with its meaning.
+    the lines of a head. `left`: the numbers of the left-aligned columns, which hold words. `aside`:
+    a column that only a wide terminal shows. `below`: a terminal shows this column on a separate
+    line under each row. `styles`: the style of a cell, by the text of the cell. `terms`: uncommon
+    words of the table, each with its meaning.
     """
 
     name: str
@@ -100,7 +100,7 @@ class Part:
         """The head of the table, in which every cell is one line.
 
         A soft hyphen marks a place where a word may be split. The character U+2010 is a hyphen that
-        belongs to the word and stays.
+        belongs to the word itself.
         """
         cells = (cell.replace("-\n", "\u00ad").replace("\u2010\n", "\u2010") for cell in self.head)
         return tuple(" ".join(cell.split()) for cell in cells)
@@ -144,8 +144,8 @@ def table_of(
 
 
 def _column(field: Field) -> tuple[str, Callable[[Row], str], bool]:
-    """Return three parts of a field's column. These are its head, a function that returns the text
-    of a row, and True if the texts are words."""
+    """Return the head of a field's column, a function that returns the text of a row, and True if
+    these texts are words."""
     return head_of(field), partial(cell_of, field), field.unit == "text"
 
 
@@ -160,8 +160,8 @@ class Sheet:
     """A result in words.
 
     `verdict`: the verdict word in capitals. `style`: GOOD, DOUBTFUL or BAD. `tables_first`: True if
-    the tables come before the sentences. If it is False, the sentences come before the tables,
-    because the sentences explain the tables.
+    the tables come before the sentences. If `tables_first` is False, the sentences come before the
+    tables, because the sentences explain the tables.
     """
 
     verdict: str
@@ -183,8 +183,8 @@ class Sheet:
     def style_of(self, line: Sentence) -> str:
         """Return the style of one line of the sheet.
 
-        A line may have its own style. If it has no style, a reason for the verdict gets the style
-        of the verdict, and a warning gets the style DOUBTFUL.
+        A line may have its own style. If a line has no own style, a reason for the verdict gets the
+        style of the verdict, and a warning gets the style DOUBTFUL.
         """
         return line.style or {"because": self.style, "warning": DOUBTFUL}.get(line.label, "")
 

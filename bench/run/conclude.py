@@ -244,7 +244,7 @@ def _judge(
     clocks: Clocks,
     counts: FarCounts,
 ) -> tuple[Sections, set[int], Counter[int]]:
-    """Judge the history part by part. Return its sections, the requested resources and the leases
+    """Judge the history part by part. Return the sections, the requested resources and the leases
     of each worker. After an error, only the violations before the error count. The figures do not
     count, and the run is never SAFE."""
     scenario = context.scenario
@@ -302,8 +302,8 @@ def _judge(
 def _with_paused(values: Measured, paused: Mapping[str, Histogram], failure: str) -> Measured:
     """Return `values` with the histograms of planned pauses.
 
-    `failure`: the reason why the record could not be read to its end, or "". With a failure, the
-    generator is INVALID.
+    `failure`: the reason why the record could not be read to its end, or "". If there is a failure,
+    the generator is INVALID.
     """
     shown = {name: histogram.encode() for name, histogram in paused.items()}
     values = replaced(values, histograms={**values.histograms, **shown})
@@ -314,8 +314,8 @@ def _with_paused(values: Measured, paused: Mapping[str, Histogram], failure: str
 
 
 def _touched(records: Records, window: Window, gaps: Sequence[Gap]) -> Counter[str]:
-    """Count the acquires of the measured window that a gap of a load process may have delayed. Also
-    count how many of these acquires failed."""
+    """Count the acquires of the measured window that a gap may have delayed. A gap is a time in
+    which a load process did not run. Also count how many of these acquires failed."""
     if not gaps:
         return Counter()
     inside = records[window.holds(records.intended_ns)]
@@ -389,7 +389,8 @@ def _instances(
     leaks: Sequence[int | None],
     others: Sequence[int | None],
 ) -> tuple[InstanceReport, ...]:
-    """Return the load's view of each instance, together with the instance's own figures."""
+    """Return the figures of each instance, as the load observed them and as the instance reports
+    them."""
     rows = []
     for fact, info, leak, other in zip(
         evidence.servers.facts, evidence.counters, leaks, others, strict=True

@@ -68,7 +68,7 @@ class Course:
     def beside_ratio(self) -> float | None:
         """The share of a core that this process used while callers ran.
 
-        The process needs its CPU time to follow and judge the run.
+        The process uses this CPU time to follow and judge the run.
         """
         if len(self.used_ns) < 2:
             return None
@@ -93,8 +93,8 @@ def follow(
     """Wait until Locust has ended, and return the facts that were observed during the run.
 
     `show`: a function that shows the progress, or None. If the run must end early, this function
-    undoes the `faults` and asks Locust to end. `grace_s`: the time (s) that Locust has to end after
-    this request. Locust is killed after this time, or at a second Ctrl-C. Raises BenchError if
+    undoes the `faults` and asks Locust to end. `grace_s`: the longest time (s) from this request to
+    the end of Locust. Locust is killed after this time, or at a second Ctrl-C. Raises BenchError if
     Locust ends or hangs before its users run.
     """
     course = Course()
@@ -196,7 +196,7 @@ def _in_one_line(failure: BenchError, exit_code: int) -> str:
 def lost_workers(follower: Follower, faults: FaultTimeline) -> tuple[str, ...]:
     """Return one sentence for each worker that ended early, unless a fault killed the worker.
 
-    Workers that reported their end and workers that did not report it are treated alike.
+    The list includes workers that reported their end and workers that did not report their end.
     """
     notes = _not_killed(follower, faults)
     return tuple(sentence for note in notes if (sentence := _loss(note, follower.window_ns)))

@@ -3,10 +3,10 @@ folder `history`, and back*.
 
 Rules
 - Every file of the record is copied. A manifest holds the length and the CRC-32 of each file, so
-  every flipped bit is noticed. lockbench does not read a file that has changed since then. If any
-  file has changed, the figures do not count, and safety is UNKNOWN unless the unchanged files show
-  a violation.
-- `context.json` holds further facts for the judge. These are the scenario without secrets, the
+  every flipped bit is noticed. The judge does not read a file that has changed. If any file has
+  changed, the figures do not count, and safety is UNKNOWN unless the unchanged files show a
+  violation.
+- `context.json` holds further facts for the judge. The facts are the scenario without secrets, the
   window, workers that ended early, faults, and the number of commands that the servers counted. The
   judge of a kept record needs no further file and does not read the result.
 - docs/record.md describes the form of the files.
@@ -107,8 +107,8 @@ def judge_kept(result: Path) -> JudgedRecord:
 
 
 def torn_files(folder: Path, files: Mapping[str, tuple[int, int]]) -> dict[str, str]:
-    """Return the files that have changed since they were kept. For each file, the result has its
-    name and a text about the change."""
+    """Return the names of the files that have changed since they were kept, each with a text about
+    the change."""
     torn = {}
     for name, (size, total) in files.items():
         path = folder / name

@@ -183,8 +183,8 @@ def _ended(
 
 
 def _begun(plan: Plan, environ: Mapping[str, str], series: LocustSeries | None) -> Load:
-    """Start the load of this run. The Locust of the `series` runs the load, or a new Locust if
-    `series` is None."""
+    """Start the load of this run. If there is a `series`, its Locust runs the load. If there is no
+    series, a new Locust runs the load."""
     return series.begin(plan, environ) if series else LocustProcess(plan, environ)
 
 

@@ -1,7 +1,7 @@
 """The instances of one run: *scenario → URLs that answer, facts about the instances, and their
 counts*.
 
-Rules: this module stops the fleet that it started when the `with` block ends. This module only
+Rules: at the end of the `with` block, this module stops the fleet that it started. This module only
 examines the user's targets. If a target is unfit, lockbench refuses the target before any load
 starts.
 """
@@ -73,8 +73,8 @@ class Servers:
     def key_counts(self) -> tuple[int | None, ...]:
         """Return how many keys each server has now.
 
-        A number is None if it is unknown. It is also None for the servers of the user, because
-        these servers may hold other keys.
+        A number is None if it is unknown. A number is also None for the servers of the user,
+        because these servers may hold other keys.
         """
         return key_counts(self.urls) if self.fleet else (None,) * len(self.urls)
 

@@ -76,7 +76,7 @@ def require_whole(result: RunResult) -> None:
 def is_disturbed(result: RunResult) -> bool:
     """Return whether the load of a run differed from the ordered load.
 
-    If the load differed, another run is worth its time.
+    If the load differed, it is useful to repeat the run.
     """
     is_late = result.rate.offered_per_s is not None and result.generator.verdict in IN_DOUBT
     return result.verdict.status == "invalid" or is_late

@@ -444,8 +444,8 @@ class LiveJudge:
     `ttl_ms`: the longest TTL that callers requested. `capacity`: how many callers may hold a
     resource at once.
 
-    The judge sees a lease only after the lease has ended. So the verdict includes a lease only from
-    the next call of `add` on. The verdict is never SAFE (README of this folder).
+    The judge sees a lease only after the lease has ended. So the verdict includes a lease only
+    after the next call of `add`. The verdict is never SAFE (README of this folder).
     """
 
     def __init__(self, ttl_ms: float, capacity: int = 1) -> None:

@@ -152,9 +152,9 @@ def order_leases(operations: Operations, timeline: Timeline) -> Leases:
 def trace_end_ns(records: Records, ttl_ms: int) -> Integers:
     """Return the latest time until which each operation may have kept a quorum of keys.
 
-    If the release was confirmed, the keys are gone when the clean-up has arrived. The same is true
-    if the acquire lost its only round and every instance answered. In all other cases, a key may
-    remain for a whole TTL.
+    If the release was confirmed, the keys are gone when the clean-up has arrived. The keys are gone
+    at the same moment if the acquire lost its only round and every instance answered. In all other
+    cases, a key may remain for a whole TTL.
     """
     released = records.release_code == RELEASED
     # If a vote came late, its key was cleaned up late, so this round is not certain.
@@ -187,11 +187,12 @@ def broken_rules(
 def granted_invalid(own: Records, gaps_ns: Sequence[tuple[int, int]] | None = None) -> Integers:
     """Return the leases that were granted or returned to their caller at or after their own end.
 
-    The lock checks the end of a lease, and lockbench reads the clock when the acquire returns.
-    Between these two moments, the process may be stopped or may wait for a core. So a late return
-    does not count if a gap of a load process overlaps the time between the two moments. A late
-    return is uncertain if this time is shorter than `BRIEF_NS`, or if there is no data about gaps.
-    Uncertain late returns count only if they are more than 1 % of all leases.
+    The lock checks the end of a lease at the grant. Later, lockbench reads the clock when the
+    acquire returns. Between the grant and the return, the process may be stopped or may wait for a
+    core. So a late return does not count if a gap of a load process overlaps the time from the
+    grant to the return. A late return is uncertain if this time is shorter than `BRIEF_NS`, or if
+    there is no data about gaps. Uncertain late returns count only if they are more than 1 % of all
+    leases.
     """
     won = acquired(own)
     granted = own.granted_ns
@@ -216,8 +217,8 @@ def service_faults(leases: Leases, capacity: int = 1) -> Pairs:
     """Return the leases that were granted although the resource had no free place. The resource has
     no free place while at least `capacity` earlier conflicting leases are valid.
 
-    Each result is a pair of leases. The first lease is the earlier lease with the latest end. The
-    second lease is the later lease.
+    Each result is a pair of leases. The first lease of a pair is the earlier lease with the latest
+    end. The second lease of a pair is the later lease.
     """
     certain = leases.granted <= leases.end
     row = leases.row[certain]
@@ -246,8 +247,8 @@ def service_faults(leases: Leases, capacity: int = 1) -> Pairs:
 
 
 def client_overstays(leases: Leases) -> Pairs:
-    """Return the clients that worked too long. Such a client still worked after the end of its
-    lease, while a conflicting lease of the resource was granted.
+    """Return the leases of clients that worked too long. Such a client still worked after the end
+    of its lease, while a conflicting lease of the resource was granted.
 
     Each result is a pair of leases, which are the lease of the client and the conflicting lease.
     """
@@ -378,13 +379,13 @@ def tested(
     """Return how many leases were held while a conflicting attempt of another caller sent a
     command.
 
-    If `capacity` is above 1, an attempt counts only if it was sent while at least `capacity` leases
-    of the resource were certainly held. An attempt at another time may find a free place, so it
-    does not test the lock.
+    If `capacity` is above 1, an attempt counts only if at least `capacity` leases of the resource
+    were certainly held at that time. An attempt at another time may find a free place, so it does
+    not test the lock.
 
-    A lease counts as held after its acquire has returned. So the attempts of this acquire do not
-    count. `at_earliest`, `at_latest`: the keys of the earliest and the latest possible time of each
-    command. `is_writer`: true for each command that certainly belongs to a writer.
+    A lease counts as held after its acquire has returned. So the attempts of the acquire itself do
+    not count. `at_earliest`, `at_latest`: the keys of the earliest and the latest possible time of
+    each command. `is_writer`: true for each command that certainly belongs to a writer.
     """
     if capacity > 1:
         held = leases.end > leases.returned
@@ -402,8 +403,7 @@ def tested(
 
 
 def _inside(leases: Leases, at_earliest: Integers, at_latest: Integers) -> Integers:
-    """Return a number for each lease. The number says how many commands were certainly sent while
-    the lease was held."""
+    """Return the number of commands that were certainly sent while each lease was held."""
     sent_before_end = np.searchsorted(np.sort(at_latest), leases.end, "left")
     sent_before_return = np.searchsorted(np.sort(at_earliest), leases.returned, "right")
     return np.asarray(sent_before_end - sent_before_return)

@@ -183,7 +183,8 @@ def parse_share(raw: str, above: float, most: float, name: str) -> float:
 
 
 def parse_pause(raw: object) -> Pause:
-    """Return the pause of `point:duration:share`, such as `after-get:100ms:0.03`."""
+    """Return the pause that a text such as `after-get:100ms:0.03` describes. The form is
+    `point:duration:share`."""
     parts = raw.split(":") if isinstance(raw, str) else []
     if len(parts) != 3 or not parts[0]:
         raise ValueError(

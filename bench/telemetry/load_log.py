@@ -7,8 +7,8 @@ Rules
   in the run's folder and have names of the form `<kind>-<process>-<pid>.json`.
 - An observed cycle costs the load 1.6 times as much as a plain cycle. So only about `PER_SECOND`
   acquires a second are observed. At low rates, all acquires are observed. At high rates, at least
-  one in `MOST` acquires is observed. As long as the rate is unknown, the first `AT_ONCE` acquires
-  are observed, and one in `MOST` of the acquires after them.
+  one in `MOST` acquires is observed. Before the rate is known, the first `AT_ONCE` acquires are
+  observed, and then one in `MOST` acquires.
 - A line holds the checksum of a resource's name. The checksum, together with the start of the
   round, identifies the operation in the history.
 - The log keeps the first `FIRST` attempts of an acquire, and the attempt that won. If there are too
@@ -39,7 +39,7 @@ Line = TypeVar("Line")
 
 
 class Ask(Struct, frozen=True, array_like=True):
-    """The command that one attempt sent to one instance, and the answer of the instance.
+    """The command that an attempt sent to one instance, with the answer of the instance.
 
     `vote`: the name of the vote in lower case. `sent_ns`, `replied_ns`: 0 if nothing was sent or if
     no reply came. `error`: the first word of the instance's error reply.

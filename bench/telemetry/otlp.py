@@ -4,7 +4,7 @@ separate threads*.
 Rules
 - This is the only file that imports OpenTelemetry. It imports OpenTelemetry only if telemetry is
   requested. The exporters themselves read the standard variables for endpoints, headers,
-  certificates, time-outs and retries. lockbench keeps the last line of the exporters' log.
+  certificates, time-outs and retries. This file keeps the last line of the exporters' log.
 - Status 200 does not prove that items have arrived. If the receiver's answer rejects an item, the
   item has not arrived. If the answer is not OTLP, no item has arrived. Source: OTLP specification,
   "Partial Success".
@@ -54,8 +54,9 @@ class Otlp:
     one for traces.
 
     `dropped`: how many items of each kind did not arrive. An `export` is one message with metrics.
-    An `export` or a `span` does not arrive if the queue is full, if the time at the end runs out,
-    or if the transfer fails. A `point` or a `span` does not arrive if the receiver rejects it.
+    An `export` or a `span` does not arrive if the queue is full, if the time limit at the end
+    passes, or if the transfer fails. A `point` or a `span` does not arrive if the receiver rejects
+    it.
     """
 
     def __init__(

@@ -7,9 +7,9 @@ Rules
   error. So a resource, a key or an owner token can never be exported.
 - A value belongs to the first bucket whose upper bound is at least the value. OpenTelemetry and
   Prometheus use the same rule for buckets.
-- Values are counted in fine buckets. lockbench exports a histogram with the bounds of the table, or
-  an exponential histogram. Every edge of an exported bucket is also an edge of a fine bucket, so
-  both histograms are exact.
+- Values are counted in fine buckets. The export has a histogram with the bounds of the table, or an
+  exponential histogram. Every edge of an exported bucket is also an edge of a fine bucket, so both
+  histograms are exact.
 - Sums are integers in the unit of the input, which is a nanosecond or one item. The export divides
   each sum by `unit`.
 """
@@ -44,7 +44,7 @@ _EDGES = {
 class Buckets:
     """A histogram of integers.
 
-    `unit`: how many units of the integers make one exported unit. It is 1e9 if nanoseconds are
+    `unit`: the factor from an exported value to an integer. The factor is 1e9 if nanoseconds are
     exported as seconds, and 1 for numbers of items.
     """
 
@@ -88,8 +88,8 @@ class Buckets:
 
     @property
     def exponential(self) -> tuple[int, int, list[int]]:
-        """The number of zeros, the index of the first filled bucket, and the counts of the buckets
-        from the first to the last filled bucket."""
+        """The number of zeros, the index of the first filled bucket, and a list of counts. The list
+        has the counts from the first to the last filled bucket."""
         zeros, *counts = self._within(_EXPONENTIAL[self.unit])[:-1]
         filled = np.flatnonzero(counts)
         first, end = (filled[0], filled[-1] + 1) if len(filled) else (0, 0)

@@ -7,7 +7,7 @@ Rules
   certainly closed. So the votes of the newest records may not be counted yet.
 - The counts cover the whole run, with warm-up and drain. So the sums are equal to `totals` and
   `releases` in result.json.
-- An unknown value makes no data point. lockbench never exports an unknown value as 0.
+- An unknown value makes no data point. The export never shows an unknown value as 0.
 - A counter from INFO shows the increase since the first answer, so it starts at 0 with the run. If
   a server restarts, which a new `run_id` shows, the counter continues. While an instance does not
   answer, its gauges are left out.
@@ -251,9 +251,9 @@ class OperationCounts:
     def look(self, records: Records, now_ns: int) -> None:
         """Count the new operations at `now_ns`.
 
-        Compute the leases per second and the mean number of callers that are releasing. Also count
-        the hand-offs whose release was sent between the last two calls. The grants after these
-        releases have been recorded by now.
+        Compute the leases per second and the mean number of callers that wait for the answer to a
+        release. Also count the hand-offs whose release was sent between the last two calls. The
+        grants after these releases have been recorded by now.
         """
         elapsed_s = max((now_ns - self._looked_ns) / NS_PER_S, 1e-3)
         before = self.leases
@@ -328,10 +328,9 @@ class OperationCounts:
     ) -> Iterator[DataPoint]:
         """Yield all points of the operations. Also yield points about the callers that had to wait.
 
-        Some waits are counted by the recipes, and the `notes` of the workers report the counts of
-        the recipes. The `fresh` notes report the numbers of holders and waiters. If load processes
-        run but no process has written a note lately, the points about holders and waiters are
-        missing.
+        The recipes count some of the waits, and the `notes` of the workers report these counts. The
+        `fresh` notes report the numbers of holders and waiters. If load processes run but no
+        process has written a note lately, the points about holders and waiters are missing.
         """
         for one in self._totals.points():
             timed = one.instrument.name == "redlock.acquire.duration"

@@ -69,7 +69,8 @@ class Child:
         environ: Mapping[str, str] | None = None,
         folder: Path = _ROOT,
     ) -> None:
-        """Start `command`: a module of lockbench (str), or the words of a command line.
+        """Start `command`, which is the name of a module of lockbench (str) or the words of a
+        command line.
 
         Raises EnvironmentNotReadyError.
         """
@@ -228,7 +229,8 @@ def _line(message: object) -> str:
 # variable. The expected pid cannot come from `getppid` in this process. If this process were
 # already an orphan, `getppid` would return the process that adopted it.
 def die_with_parent(parent_pid: int | None = None) -> None:
-    """Make this process end when its parent ends. If the parent has ended already, end at once.
+    """Make this process end when its parent ends. If the parent has ended already, end this process
+    at once.
 
     `parent_pid`: the parent (None: the process that started this process).
     """

@@ -33,7 +33,8 @@ FAR_S = 10e-3
 
 
 class Status(StrEnum):
-    """How a fact affects runs: not at all, some features are missing, or no run is possible."""
+    """The effect of a fact on runs. The effect is none, some missing features, or that no run is
+    possible."""
 
     OK = "ok"
     LIMITED = "limited"
@@ -164,8 +165,9 @@ def examine_target(url: str, servers: dict[str, str] | None = None) -> tuple[Fac
     """Return facts about the instance at `url`, or the reason why it cannot vote.
 
 
-    This takes 2 s at most. `servers`: the address of each server that was examined earlier, by the
-    run id of the server. The function adds the examined server to `servers`. Raises UsageError.
+    This takes 2 s at most. `servers`: a mapping from the run id of each server that was examined
+    earlier to the address of the server. The function adds the examined server to `servers`. Raises
+    UsageError.
     """
     try:
         target = target_of(url, 2.0, KEY_PREFIX)

@@ -49,7 +49,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A picture, the title that states its result, and its data.
+    """A picture with a title, a legend and its data.
 
     `name`: an identifier, which is also used in the names of files. `legend`: names, each with a
     small drawing (SVG). `cursor`: the position of each row of data on the x axis. The page shows
@@ -247,7 +247,8 @@ def _mark(x: Scale, y: Scale, mark: Line | Area | Spot) -> str:
 
 
 def _legend(named: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """Return a legend with one entry for each name. An entry has all small drawings of its name."""
+    """Return a legend with one entry for each name. Each entry has all small drawings that belong
+    to its name."""
     legend: dict[str, str] = {}
     for key, swatch in dict.fromkeys(named):
         legend[key] = legend.get(key, "") + swatch
@@ -358,8 +359,8 @@ def forest(
 
 
 def _beside_bar(at: float, top: float, style: str) -> str:
-    """Return a short vertical line. The line covers only the interval of a row, so it crosses no
-    name."""
+    """Return a short vertical line. The line covers only the interval of a row, so it does not
+    cross the name of a row."""
     return stroke(at, top + _BAR_PX - 8, at, top + _BAR_PX + 8, style)
 
 

@@ -114,8 +114,8 @@ def curves_figure(
 ) -> Figure | None:
     """Return a picture of the `curves`, or None if there are no curves.
 
-    `what`: the measured quantity. `beside`: the curves of other pictures. The axes of this picture
-    also cover the curves in `beside`, so that readers can compare the pictures.
+    `what`: the measured quantity. `beside`: curves that other pictures show. The axes of this
+    picture also cover the curves in `beside`, so that readers can compare the pictures.
     """
     if not curves:
         return None

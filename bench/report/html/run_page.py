@@ -153,9 +153,9 @@ class Eyecatcher:
 def moment_of(result: RunResult) -> Eyecatcher | None:
     """Return the moment that the page of `result` shows first.
 
-    This is the first violation. Without a violation, it is the first fault. Without a fault, it is
-    the slowest acquire. Return None if the result has none of these events, or if the result has no
-    figures over time.
+    The moment is the first violation. If there is no violation, the moment is the first fault. If
+    there is no fault, the moment is the slowest acquire. Return None if the result has none of
+    these events, or if the result has no figures over time.
     """
     over = course_of(result)
     incidents = findings(result)

@@ -23,7 +23,7 @@ LETTER_PX = 8.8
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """One step of a client or a server, which the picture shows: a call, an answer or an event.
+    """One step of a client or a server, which is a call, an answer or another event.
 
     `line`: the number of the line on which the step is drawn. The last line belongs to the servers.
     """
@@ -103,8 +103,7 @@ def _legend(moves: Sequence[Move], holdings: Sequence[HoldingSpan], servers: int
 
 
 def _drawn(move: Move, top: float, places: Sequence[float]) -> Iterator[str]:
-    """Yield the SVG elements of a move. These are its time, its text, and an arrow or a dot below
-    the text."""
+    """Yield the SVG elements of a move, which are its time, its text, and an arrow or a dot."""
     here = places[move.line]
     low = top + 17
     yield label(f"{move.at_ms:,.0f}", FIRST - 26, top + 12, anchor="end", style="name")

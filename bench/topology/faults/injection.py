@@ -115,8 +115,8 @@ class FaultOrder:
 
     `noun`: "instance" or "worker". `index`: the number of the target, from 0. Times count from the
     start of the measured window. `lasts_ms`: the duration of the fault (None: to the end of the
-    window). `params`: the params, with the defaults of the kind. `written`: the params in the
-    scenario.
+    window). `params`: all params of the fault, including the defaults. `written`: only the params
+    in the scenario.
     """
 
     kind: str
@@ -141,8 +141,8 @@ class FaultKind:
     `lasts`: whether a scenario may, must or cannot set `for`. If a scenario cannot set `for`, the
     fault lasts as long as its param `delay`. Without the param `delay`, the fault has no duration.
     `check`: raises ValueError if params contradict each other. `require`: raises BenchError if the
-    fault is impossible on this fleet. `needs`: the preparations that the fault needs. lockbench
-    checks these preparations, too.
+    fault is impossible on this fleet. `needs`: the preparations that the fault needs, which are
+    checked, too.
     """
 
     begin: Callable[["Injection"], None]

@@ -2,8 +2,8 @@
 a scenario → checked orders*.
 
 Rules: reading a scenario starts no process. A fault with a random phase begins up to one second
-after its time in the scenario. This is useful because servers sync on whole seconds. The scenario's
-seed decides the phase.
+after its time in the scenario. A random phase is useful because servers sync on whole seconds. The
+scenario's seed decides the phase.
 """
 
 import random
