@@ -31,7 +31,7 @@ class LockcoreError(Exception):
     def definite(self) -> bool:
         """True if the operation certainly changed no instance.
 
-        This is certain if no vote is GRANTED, SILENT or undecided.
+        The operation changed nothing if no vote is GRANTED, SILENT or undecided.
         """
         return self.tally.granted == self.tally.silent == self.tally.undecided == 0
 
@@ -89,7 +89,7 @@ class LeaseGoneError(LockcoreError):
 
 
 class InstanceError(LockcoreError):
-    """One instance failed. `instance` is its address without secrets."""
+    """One instance failed. `instance` is the address of the instance, without secrets."""
 
     reason = "failed"
 
@@ -123,9 +123,9 @@ class InstanceReplyError(InstanceError):
 class InstanceRefusedError(InstanceError):
     """The instance must not take part in a quorum.
 
-    This happens if the instance is a cluster node or a replica, or if another instance of the lock
-    is the same server. It also happens if the user of the connection may not run the commands that
-    a lock needs.
+    The reason is that the instance is a cluster node or a replica, or that another instance of the
+    lock is the same server. The error is also raised if the user of the connection may not run the
+    commands that a lock needs.
     """
 
     reason = "cannot take part"

@@ -4,10 +4,10 @@ Pure. Input: URLs and any text. Output: the text with `***` in place of each sec
 
 Rules: this is the only mask of the project. lockbench masks every text that contains words of a
 library, a server or a user before it shows the text. Four parts of a URL are secret: its password,
-a single word before the @, a port or database number that is no number, and every option that is
-not on the list of harmless options. The mask hides a secret in every form in which a text may quote
-it. It finds a secret as written, percent-decoded, escaped by Python, JSON or HTML, or cut off. If a
-URL has two possible readings, the mask uses the reading that hides more.
+a single word before the @, any other text in place of a port or database number, and every option
+that is not on the list of harmless options. The mask hides a secret in every form in which a text
+may quote it. The mask finds a secret as written, percent-decoded, escaped by Python, JSON or HTML,
+or cut off. If a URL has two possible readings, the mask uses the reading that hides more.
 """
 
 import html
@@ -216,7 +216,7 @@ class Mask:
 def _urls_shown(text: str) -> str:
     """The text without the secrets of its URLs.
 
-    A mask hides them even in URLs that it has not learned.
+    The secrets of a URL are hidden even if no mask has learned the URL.
     """
     if "@" in text or "://" in text:
         return _USER.sub(_user_hidden, _URL.sub(_url_shown, text))
@@ -226,7 +226,7 @@ def _urls_shown(text: str) -> str:
 def _without(text: str, secret: str) -> str:
     """The text without one secret.
 
-    If the text has only the beginning of the secret, it is hidden, too.
+    If the text has only the beginning of the secret, this beginning is hidden.
     """
     if len(secret) < SHORT:
         return re.sub(rf"(?<!\w){re.escape(secret)}(?!\w)", HIDDEN, text)

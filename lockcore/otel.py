@@ -137,8 +137,8 @@ def instrument(
     An acquire of more than `slow_s` (s) is slow. `class_of` maps a resource to one of a few classes
     (at most 20, then `others`). The class is the attribute `redlock.resource.class`. `class_of`
     must be quick. `class_of` runs in the caller's thread, or in a thread of lockcore when a keeper
-    extends or loses a lease. For each lock it runs in one thread at a time. If `class_of` raises,
-    the exception and the operation are dropped. `fleet` is the name of the instances
+    extends or loses a lease. For each lock, `class_of` runs in one thread at a time. If `class_of`
+    raises, the exception and the operation are dropped. `fleet` is the name of the instances
     (`redlock.fleet`). With `contended_spans`, contended acquires have spans, too. Raises TypeError
     or ValueError for bad arguments, and ValueError when the lock has an observer already.
     """

@@ -156,9 +156,9 @@ class _AnyRedlock(Generic[D]):
     def handoffs(self) -> dict[str, int]:
         """The counts of the retry policy `push`, or nothing for other policies.
 
-        `wakeups` counts the messages of other processes that let a caller here try next. `polls`
-        counts how often this process read the holder of a key. If messages of other processes do
-        not reach this process, a third entry reports this.
+        `wakeups` counts messages with which another process told a caller of this process to try
+        next. `polls` counts how often this process read the holder of a key. If messages of other
+        processes do not reach this process, a third entry reports this.
         """
         handoff = self._driver.engine.handoff
         if handoff is None:
@@ -373,7 +373,7 @@ class Redlock(_AnyRedlock["GreenletDriver | ThreadDriver"]):
 # `inspect.iscoroutinefunction` return True for these functions, so autospec works, too. Python has
 # such a mark since 3.12.
 def _known_as_coroutine(function: F) -> F:
-    """The function itself, marked as a coroutine function."""
+    """Mark `function` as a coroutine function, and return the same function."""
     mark: Callable[[F], F] | None = getattr(inspect, "markcoroutinefunction", None)
     return function if mark is None else mark(function)
 

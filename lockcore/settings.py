@@ -113,8 +113,8 @@ class RetryPolicy:
 class LagCap:
     """The limits of an instance's lag. An instance beyond a limit gets no SETs.
 
-    At most `operations` commands may be unanswered. The socket may leave at most `bytes` bytes that
-    it has not taken yet. The oldest unanswered command may be `age_ms` old.
+    At most `operations` commands may be unanswered. At most `bytes` bytes may wait, because the
+    socket has not taken them yet. The oldest unanswered command may be `age_ms` old.
     """
 
     operations: int = 20_000
@@ -135,8 +135,8 @@ DEFAULT_LAG_CAP = LagCap()
 class Settings:
     """The settings of a Redlock from `connect` on.
 
-    `max_ttl_ms` must be the same in all clients of the fleet. It is the largest TTL, and a
-    restarted instance abstains for this time. If `instance_timeout_ms` is None, the timeout is
+    `max_ttl_ms` must be the same in all clients of the fleet. `max_ttl_ms` is the largest TTL, and
+    a restarted instance abstains for this time. If `instance_timeout_ms` is None, the timeout is
     min(50 ms, TTL ÷ 4). The README explains `rejoin`. One attempt in `observe_every` is observed.
     With `merge_releases`, releases by script that leave together become one call.
 
@@ -183,9 +183,9 @@ class Settings:
 
     @property
     def silence_ns(self) -> int:
-        """The longest time (ns) without any answer before the connection is broken off.
+        """The longest time (ns) that a connection may stay open without any answer.
 
-        This is 2 s, or twice the longest of the timeout and lag settings.
+        The time is 2 s, or twice the longest of the timeout and lag settings if that is longer.
         """
         patience_ms = max(self.lag_cap.age_ms, self.instance_timeout_ms or 0)
         return max(SILENCE_NS, int(2 * patience_ms * NS_PER_MS))

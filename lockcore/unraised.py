@@ -14,7 +14,7 @@ from typing import Any, Final
 
 
 class _Callback:
-    """Raises `error` once. The hook prints its `repr` above the traceback."""
+    """Raises `error` once. The hook prints the `repr` of this object above the traceback."""
 
     def __init__(self, error: BaseException, sentence: str) -> None:
         self._errors = [error]
@@ -38,7 +38,7 @@ def is_its_own(error: BaseException) -> bool:
     If the result is False, the error may be an interrupt of the caller. An interrupt is a
     BaseException that comes from a signal's handler or is thrown into a greenlet. asyncio's
     CancelledError and GeneratorExit are not interrupts here. asyncio and Python raise these two
-    only in a suspended task or generator, and a function that was called is not suspended.
+    exceptions only in a suspended task or generator. A function that was called is not suspended.
     """
     if isinstance(error, (Exception, GeneratorExit)):
         return True

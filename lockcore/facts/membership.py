@@ -5,12 +5,12 @@ Input: handshakes, lost connections, lag and time. Output: the state of each ins
 Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md. For this reason,
 `VOTING` is `Final`, because compiled code reads a constant faster than a member of an enum.
 
-Rules: the client does the *delayed restart* of the Redlock text. An instance that may have
+Rules: the client implements the *delayed restart* of the Redlock text. An instance that may have
 forgotten locks abstains until all these locks have expired. The abstention lasts max_ttl + drift
 from the moment when the client notices that locks may be lost. A new identity of the server in the
-handshake shows such a loss. On an open connection, engine/amnesia.py notices it. A table in the
-README has the abstention for each policy (`rejoin`). An abstaining instance gets no SETs, but it
-gets other commands. An instance over its lag cap gets no SETs until it has caught up. If an
+handshake shows such a loss. On an open connection, engine/amnesia.py notices lost locks. A table in
+the README has the abstention for each policy (`rejoin`). An abstaining instance gets no SETs, but
+it gets other commands. An instance over its lag cap gets no SETs until it has caught up. If an
 instance is down, the client connects to it again after a pause that grows.
 """
 
@@ -84,11 +84,11 @@ class Hello:
     """The facts about an instance from its handshake.
 
     `uptime_s` ≥ 0 is in s. `server` is a text such as `valkey 9.1.2`. `run_id` identifies the run
-    of the server, and `identity` is the kind of evidence in `run_id`. `replid` is the replication
-    id, or "" if there is none. `started_s` is the time (s) at which the server started, on the
-    clock of the server or of this client. lockcore compares `started_s` only if `identity` is
-    PROCESS. `was_replica` is True if the server was a replica since its start. `tells` is True if
-    the server reports a flush on the connection. If `tells` is False, the client asks the server
+    of the server, and `identity` names the INFO fields from which `run_id` comes. `replid` is the
+    replication id, or "" if there is none. `started_s` is the time (s) at which the server started,
+    on the clock of the server or of this client. lockcore compares `started_s` only if `identity`
+    is PROCESS. `was_replica` is True if the server was a replica since its start. `tells` is True
+    if the server reports a flush on the connection. If `tells` is False, the client asks the server
     every second. `hears` is True if the connection brings messages of other processes (handoff.py).
     `swaps` is the number of database swaps since the start of the server, or since a reset of its
     statistics. `swaps` is NOT_COUNTED if the server does not count swaps.
@@ -107,7 +107,7 @@ class Hello:
     swaps: int = NOT_COUNTED
 
     def is_run_of(self, earlier: Hello) -> bool:
-        """True if the same run of the server sent `earlier`, and it was no replica since then."""
+        """True if the same run of the server sent `earlier` and was no replica since then."""
         own = (self.run_id, self.replid, self.identity)
         same = own == (earlier.run_id, earlier.replid, earlier.identity)
         return same and abs(self.started_s - earlier.started_s) <= SAME_START_S
@@ -115,8 +115,8 @@ class Hello:
     def has_swapped_since(self, earlier: Hello) -> bool:
         """True when this server has swapped databases since the `earlier` hello.
 
-        A reset of the statistics (CONFIG RESETSTAT) sets the count to 0. For this reason, a count
-        that fell to a number above 0 also shows a swap.
+        A reset of the statistics (CONFIG RESETSTAT) sets the count to 0. If the count became
+        smaller but is above 0, there was a swap after the reset.
         """
         return earlier.swaps != NOT_COUNTED and 0 < self.swaps != earlier.swaps
 
@@ -130,8 +130,8 @@ def fields_of(info: bytes | str) -> dict[str, str]:
 def swaps_of(info: bytes | str) -> int:
     """The number of database swaps of a server, from its INFO commandstats.
 
-    It is NOT_COUNTED if the server does not count swaps. Failed calls do not count, because they
-    swapped nothing. A server lists a command only after the command's first call.
+    The result is NOT_COUNTED if the server does not count swaps. Failed calls do not count, because
+    they swapped nothing. A server lists a command only after the command's first call.
     """
     if len(info) > LONGEST_STATISTICS:
         return NOT_COUNTED
@@ -256,7 +256,10 @@ class Membership:
         return self.state not in _UNCONNECTED
 
     def lagged(self, reason: str) -> None:
-        """Note that the instance is over the lag cap. Its votes are ABSENT until it catches up."""
+        """Note that the instance is over the lag cap.
+
+        Until the instance has caught up, its votes are ABSENT.
+        """
         if self.state is State.VOTING:
             self.state = State.LAGGING
             self.reason = reason
@@ -278,7 +281,7 @@ class Membership:
     def is_taken_up(self, now_ns: int) -> bool:
         """Return True once when the client should connect again.
 
-        From then on `connecting` is True.
+        After this, `connecting` is True until the connection succeeds or fails.
         """
         if self.retry_ns > now_ns or self.connecting or self.is_connected:
             return False

@@ -36,8 +36,8 @@ class Outcome(Enum):
 
     ACQUIRED, EXTENDED and RELEASED are successes. CONTENDED means that a quorum refused. SPLIT_VOTE
     means that the attempt cannot win, and that it saw no quorum of refusals. UNREACHABLE means that
-    a quorum is impossible. TOO_LATE means that a quorum granted, but the validity was used up. GONE
-    means that the lease is no longer ours.
+    a quorum is impossible. TOO_LATE means that a quorum granted, but the validity ended before the
+    caller had the lease. GONE means that the lease is no longer ours.
     """
 
     ACQUIRED = "acquired"
@@ -177,8 +177,8 @@ class Lease:
 class Denied:
     """The result of an operation that did not get or did not keep the lock.
 
-    In a boolean test a `Denied` is false and a `Lease` is true. `started_ns` and `ended_ns` are the
-    start and the end of the whole operation. `lost_ns` has the start times of all attempts that
+    A `Denied` is false in a boolean test, and a `Lease` is true. `started_ns` and `ended_ns` are
+    the start and the end of the whole operation. `lost_ns` has the start times of all attempts that
     were sent. `round` is the last attempt, and some of its votes may still be missing. `round` is
     None if the recipe has no rounds.
 
@@ -239,10 +239,10 @@ class AttemptRecord:
     Times are in ns of CLOCK_MONOTONIC. Each tuple has one entry per configured instance. A time of
     0 means that the event did not happen. `attempt` is 1 for the first round of an acquire, and
     `acquire_ns` is the start of the acquire. So attempts on one resource with the same `acquire_ns`
-    belong to one acquire. `validity_ns` is the remaining validity at the caller's decision. At 0 or
-    less there is no lease. `margin` is granted votes − quorum, and it is negative for a lost
-    attempt. `errors` has the first word of each instance's error reply, and "" for an instance
-    without an error. `errors` is empty if no instance sent an error.
+    belong to one acquire. `validity_ns` is the remaining validity at the caller's decision. A value
+    of 0 or less means that there is no lease. `margin` is granted votes − quorum, and it is
+    negative for a lost attempt. `errors` has the first word of each instance's error reply, and ""
+    for an instance without an error. `errors` is empty if no instance sent an error.
     """
 
     resource: str

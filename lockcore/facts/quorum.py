@@ -6,10 +6,11 @@ Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.m
 change nothing in this file, because all its functions work on numbers.
 
 Rules: q is N // 2 + 1, where N is the number of *configured* instances. The first true condition
-decides the outcome. With granted ≥ q it is ACQUIRED, or TOO_LATE if no validity is left. With
-refused ≥ q it is CONTENDED. With granted + refused < q it is UNREACHABLE. Otherwise it is
-SPLIT_VOTE. Source: the Redlock text, "The Redlock algorithm". The stopping rule is derived in
-docs/lockcore/protocol.md, and tested over every vote table and every arrival order.
+decides the outcome. If granted ≥ q, the outcome is ACQUIRED, or TOO_LATE if no validity is left. If
+refused ≥ q, the outcome is CONTENDED. If granted + refused < q, the outcome is UNREACHABLE. In all
+other cases the outcome is SPLIT_VOTE. Source: the Redlock text, "The Redlock algorithm".
+docs/lockcore/protocol.md explains when a round may stop. Tests check this rule for every table of
+votes and every order of arrival.
 """
 
 from lockcore.facts.model import Outcome
@@ -65,7 +66,7 @@ def is_settled(granted: int, refused: int, undecided: int, quorum: int) -> bool:
 def owned_outcome_of(ours: int, not_ours: int, instances: int, quorum: int) -> Outcome:
     """The outcome of a release, from the numbers of instances with our key and without our key.
 
-    The function also serves extensions. There the result RELEASED means EXTENDED.
+    The function also serves extensions. For an extension, the result RELEASED means EXTENDED.
     """
     if ours >= quorum:
         return Outcome.RELEASED

@@ -1,10 +1,10 @@
 """The interfaces between connections and rounds.
 
-They bring each reply of a connection to its receiver.
+The interfaces bring each reply of a connection to its receiver.
 
 Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md. For this reason,
-a type that hot paths read is a base class (`Settled`, `Core`) and not a Protocol, and it declares
-each attribute once.
+the types that hot paths read are base classes (`Settled`, `Core`) and not Protocols, and only one
+class declares each attribute.
 
 Rules: a connection (pipeline.py) carries any object that is `Awaited`, and it does not know rounds.
 A round counts replies, and it knows its connection only as an `InstancePipe`. This file has both
@@ -38,8 +38,8 @@ class Traffic:
     """The traffic with one instance since `connect`, over all of its connections.
 
     `aside` has the number of commands, of sent bytes and of received bytes for swap readings. A
-    swap reading asks how often the server swapped databases (amnesia.py). There are at most four
-    readings a second, however many locks callers take.
+    swap reading asks how often the server swapped databases (amnesia.py). lockcore makes at most
+    four swap readings a second, however many locks callers take.
     """
 
     __slots__ = (
@@ -95,7 +95,7 @@ class InstancePipe:
     def skip(self, replies: int) -> None:
         """Remove the receivers of the next `replies` replies, which will not arrive.
 
-        The caller of this method tells the rounds.
+        The caller of this method must report this to the rounds.
         """
         self.awaited -= replies
         for _ in range(replies):
@@ -113,7 +113,7 @@ class InstancePipe:
         self.traffic.late_replies += 1
 
     def count_error(self, kind: str) -> None:
-        """Count one more vote that was lost, under its reason `kind`.
+        """Count one more vote that was lost for the reason `kind`.
 
         `kind` is the first word of an error reply, TIMEOUT, CLOSED or FORGOT. lockcore counts at
         most MOST_KINDS different kinds for each instance. Each further kind counts as OTHER.
@@ -245,7 +245,7 @@ def hand_out(engine: Core, wake: Callable[[Any], object]) -> None:
 
 
 class Asked:
-    """A question that belongs to no round. Its reply goes to `listener`.
+    """A question that belongs to no round. The reply goes to `listener`.
 
     If the connection breaks before the reply, `listener` is not called.
     """

@@ -93,7 +93,7 @@ class Claims:
         self._middle = (-1, b"")
 
     def terms(self, ttl_ms: int) -> Terms:
-        """The `Terms` of a TTL. A TTL is checked when it is not in the table.
+        """The `Terms` of a TTL. A TTL that is not in the table is checked first.
 
         Raises ValueError or TypeError when the fleet does not grant the TTL.
         """

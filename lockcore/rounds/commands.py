@@ -3,7 +3,7 @@ r"""Encodes the commands of the lock.
 Input: a key, an owner token and a TTL. Output: the bytes of RESP requests.
 
 Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md. For this reason,
-a constant is `Final`.
+constants are `Final`, so machine code finds them without a look-up.
 
 Rules: a command is encoded once for all N instances. Every command has the owner token directly
 after the key. So both are encoded once per attempt, as the `claim`
@@ -72,7 +72,10 @@ def _evalsha_head(script: Script, keys: int, arguments: int) -> bytes:
 
 
 def eval_of(script: Script, claim: bytes, *arguments: bytes) -> bytes:
-    """EVAL with the whole source, for use after NOSCRIPT. It also loads the script again."""
+    """Encode an EVAL with the whole source, for use after NOSCRIPT.
+
+    The EVAL also loads the script again.
+    """
     head = b"*%d\r\n" % (5 + len(arguments)) + bulk(b"EVAL") + bulk(script.source) + bulk(b"1")
     return head + claim + b"".join(map(bulk, arguments))
 
@@ -120,7 +123,10 @@ class Dialect:
 
 
 def merged_release(claims: Sequence[bytes]) -> bytes:
-    """One script call that releases many claims. Its reply has 1 or 0 for each claim, in order."""
+    """Encode one script call that releases many claims.
+
+    The reply has 1 or 0 for each claim, in order.
+    """
     keys = b"".join([claim[:-TOKEN_BULK_BYTES] for claim in claims])
     tokens = b"".join([claim[-TOKEN_BULK_BYTES:] for claim in claims])
     return _evalsha_head(COMPARE_AND_DELETE_MANY, len(claims), len(claims)) + keys + tokens

@@ -9,9 +9,9 @@ up the method of a subclass by name.
 Rules: a round's timeout counts from its own start, before its first byte is queued. If a delay of
 this process makes a command leave late, the command still gets a tenth of its timeout on the wire.
 Batches are kept whole, and a batch is checked only when one of its rounds may be due. Each
-connection answers in order. So once the last round of a batch has all its answers, the whole batch
-has all answers, and the batch is dropped without a check. A heap keeps the rounds that are watched
-one by one.
+connection answers in order. So once the last round of a batch has all answers, every round of the
+batch has all answers. The batch is then dropped without a check. A heap keeps the rounds that are
+watched one by one.
 """
 
 from collections import deque
@@ -38,7 +38,7 @@ FEWEST: Final = 64
 # so after an interrupt in `act` the entry is still there. The pop checks the number, because `act`
 # may have added an entry in front.
 class Timetable(Generic[T]):
-    """A table of things with the times at which they are due.
+    """A table of things that are due at certain times.
 
     `is_open(due_ns, thing)` is True while the thing is not over and `due_ns` is still its time.
     """
@@ -81,7 +81,7 @@ class Timetable(Generic[T]):
 class Deadlines:
     """The timeouts of all open rounds.
 
-    The next check happens at `due_ns` at the latest. It may find that no round is due.
+    The next check happens at `due_ns` at the latest. This check may find that no round is due.
     """
 
     __slots__ = ("_batches", "_singles", "due_ns")

@@ -10,8 +10,8 @@ Rules (docs/lockcore/rounds.md): a flight counts its rounds while every answer i
 instance gives a round another answer, the flight sets this round *apart*. From then on the round
 counts its own replies (rounds.py), and the flight goes on with the other rounds. A timeout or a
 broken connection dissolves the flight. After this, each round counts its own replies and begins
-with the count so far. A round gets the same votes in a flight, apart from its flight and after its
-flight. Tests compare these three cases.
+with the count so far. A round gets the same votes if its flight counts them, if the round is apart,
+or if the flight was dissolved. Tests compare these three cases.
 """
 
 from __future__ import annotations
@@ -218,8 +218,8 @@ class MergedReply(InFlight):
     The header is the line `*n` for n parts. The flight compares it with the expected bytes, and it
     reads the lines of the parts like other replies. If an error comes instead of a part's line,
     this error concerns only this part. Any other reply in place of the header concerns the whole
-    call, and no part has an answer. Then each part is sent again alone. If the instance can do
-    nothing now, the parts are sent later (owed.py).
+    call, and no part has an answer. lockcore then sends each part again alone. If the instance can
+    do nothing now, the parts are sent later (owed.py).
     """
 
     __slots__ = ("engine", "parts", "success")

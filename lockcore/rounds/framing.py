@@ -10,8 +10,8 @@ reply is whole. So the parser never allocates memory for a length that a header 
 example, a list of 10⁹ replies is refused after the 13 bytes of its header. This file also refuses
 forms that never appear in a valid reply to lockcore: streamed types, attributes, signs and leading
 zeros in a length, and lists that are nested too deeply. A reply that is too long ends its
-connection, except for a message that another client published. Such a message is skipped. Source:
-the specification of RESP2 and RESP3.
+connection, except for a message that another client published. A published message that is too long
+is skipped. Source: the specification of RESP2 and RESP3.
 """
 
 from typing import Final
@@ -135,8 +135,8 @@ class Framing:
     def _check_text(self, data: bytes, start: int, stop: int) -> None:
         """Check that a text is not too long.
 
-        The text ends at `stop`. The last part of a message may be longer than a reply, because a
-        message of this length is skipped.
+        The text ends at `stop`. The last part of a message may exceed the limit of replies, because
+        such a message is skipped later.
         """
         left = sum(self._open) - 1
         if (

@@ -63,14 +63,16 @@ def is_owed(reply: object) -> bool:
         EXECABORT, and every unknown word
                         The release was not taken, for an unknown time.
 
-    An error that does not end costs few commands. The first command leaves after 50 ms. The pauses
-    then become longer, and no more commands leave once the key has expired.
+    A permanent error costs few commands. The first command leaves after 50 ms. The pauses then
+    become longer, and no more commands leave once the key has expired.
     """
     return isinstance(reply, ReplyError) and error_kind(reply) not in NEVER_TAKEN
 
 
 class OwedRelease:
-    """A release that an instance did not take. It was sent again, or it waits.
+    """A release that an instance did not take.
+
+    The release was sent again, or it will be sent later.
 
     `claim` has the key and the owner token. `started_ns` is the time when the release was last
     sent. The release is owed until `until_ns`.
@@ -109,7 +111,7 @@ class OwedRelease:
         self.debts.answered(self, put_off=put_off)
 
     def silence(self, pipe: InstancePipe) -> None:
-        """Keep the release for the next connection, because this connection broke too early."""
+        """Keep the release for the next connection, because this one broke before the reply."""
         self.debts.lost(self)
 
 
@@ -215,7 +217,7 @@ class Debts:
         self._waiting.append(owed)
 
     def answered(self, owed: OwedRelease, *, put_off: bool) -> None:
-        """Take an answer. Once no more answers are missing, decide the next step.
+        """Take an answer. After the last missing answer, decide the next step.
 
         If an error came, the next step is a pause and a new test. If no error came, the next step
         is to send the other releases.

@@ -6,8 +6,8 @@ Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.m
 a constant is `Final`, and the classes on hot paths have slots.
 
 Rules: Redis answers a connection's commands in order. So the awaited replies form a FIFO, and
-commands have no tags. A flight compares the received bytes with the bytes that it expects. Every
-other reply is read by replies.py and given to the oldest round. Bytes from one instance never
+commands need no identifiers. A flight compares the received bytes with the bytes that it expects.
+Every other reply is read by replies.py and given to the oldest round. Bytes from one instance never
 affect another instance.
 """
 
@@ -29,10 +29,10 @@ from lockcore.settings import LagCap
 class Pipeline(InstancePipe):
     """The unanswered commands to one instance.
 
-    A new connection to the instance continues with the same object. `matched` is the number of
-    received bytes that belong to the oldest flight. `backlog` is the number of bytes that the
-    socket did not take at the last send. `heard` is called with each message and the index of the
-    instance that brought the message.
+    The same object serves all connections to the instance, one after the other. `matched` is the
+    number of received bytes that belong to the oldest flight. `backlog` is the number of bytes that
+    the socket did not take at the last send. `heard` is called with each message and the index of
+    the instance that brought the message.
     """
 
     __slots__ = (
@@ -72,7 +72,7 @@ class Pipeline(InstancePipe):
         self._looked_ns = 0
 
     def break_off(self) -> list[Awaited]:
-        """Drop the connection. Returns the receivers of its open replies, oldest first."""
+        """Drop the connection. Returns the receivers of open replies, oldest first."""
         losses = self._take_pending()
         self.queue.clear()
         self.awaited = 0
@@ -95,7 +95,7 @@ class Pipeline(InstancePipe):
     def void_sets(self) -> None:
         """Make the open SETs of the instance SILENT, because it has forgotten locks.
 
-        Otherwise the instance could grant a lock that it has forgotten.
+        Without this, the instance could grant a lock again that it has forgotten.
         """
         awaited = self._take_pending()
         self.pending += [

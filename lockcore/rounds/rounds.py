@@ -3,7 +3,7 @@
 Input: replies. Output: a settled outcome.
 
 Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md. For this reason,
-rounds share base classes, each attribute is declared in one class, and a constant is `Final`.
+rounds share base classes, each attribute is declared in only one class, and constants are `Final`.
 
 Rules: a round counts each reply exactly once, and replies may come in any order. A round is
 *settled* when its outcome can no longer change. A round is *closed* when no vote is undecided,
@@ -229,7 +229,7 @@ class SetRound(Counting):
         self.clean_up()
 
     def decided(self, outcome: Outcome | None, now_ns: int) -> None:
-        """Note the `outcome`. The caller decided it at `now_ns`, when the caller ran again.
+        """Note the caller's `outcome`. `now_ns` is the time when the caller ran again and decided.
 
         This method does nothing, because only a `WatchedSetRound` notes the decision.
         """
@@ -321,7 +321,7 @@ class ReleaseRound(Counting):
         self.judge()
 
     def answers(self, dialect: Dialect) -> tuple[object, object]:
-        """The two replies that mean yes and no: the key was ours, or it was not ours."""
+        """Return the reply that means "the key was ours", and the reply that means "it was not"."""
         return 1, 0
 
     def send_alone(self, pipe: InstancePipe) -> None:
@@ -383,7 +383,7 @@ class ExtendRound(ReleaseRound):
 
     @property
     def terms(self) -> Terms:
-        """The terms with the timeout of this round."""
+        """The `Terms` that have the timeout of this round."""
         return self.to
 
     def encode(self, dialect: Dialect) -> bytes:
@@ -391,7 +391,7 @@ class ExtendRound(ReleaseRound):
         return dialect.encode_extend(self.won.claim, self.to.ttl_ms)
 
     def answers(self, dialect: Dialect) -> tuple[object, object]:
-        """The replies that mean yes and no.
+        """Return the reply that means "the key was ours", and the reply that means "it was not".
 
         SET … IFEQ answers like a SET, and the script answers 1 or 0.
         """

@@ -13,10 +13,10 @@ belongs to the caller's span. The duration of a sample is not in `Durations`. Th
 before the first collection, because the sink may have no reader earlier. The sink also gets each
 failed or slow acquire, each failed release, and each extension. The sink gets all these operations
 at once and in the caller's own context. Only the extensions of a keeper have no caller, so the sink
-gets them in another context. A contended acquire counts as failed only if `contended_is_odd` is
-True. The sink records all failed releases and all extensions, but only samples of other operations.
-If a keeper finds that a lease is gone, the loss is counted, and the sink does not get it. A lease
-that nobody releases is forgotten an hour after its end.
+gets these extensions in another context. A contended acquire counts as failed only if
+`contended_is_odd` is True. The sink records all failed releases and all extensions, but only
+samples of other operations. If a keeper finds that a lease is gone, the loss is counted, and the
+sink does not get it. A lease that nobody releases is forgotten an hour after its end.
 """
 
 from bisect import bisect_left
@@ -210,8 +210,8 @@ class Tallied:
 
     An operation that takes longer than `slow_ns` is slow. `class_of` gives a resource's class.
     `pace_listener` is called with n when one cycle in n becomes a sample. With `contended_is_odd`
-    the sink gets every contended acquire. Otherwise the sink gets a contended acquire only if it is
-    a sample, because a held lock is a normal answer.
+    the sink gets every contended acquire. Without `contended_is_odd`, the sink gets a contended
+    acquire only if it is a sample, because a held lock is a normal answer.
     """
 
     def __init__(

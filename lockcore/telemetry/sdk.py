@@ -1,11 +1,12 @@
 """Changes the numbers inside OpenTelemetry's SDK.
 
-It records many values at once, and it makes the SDK forget values after a fork.
+This file records many values at once, and it makes the SDK forget values after a fork.
 
 Rules: the SDK has no public functions for these two tasks, so this file uses private names of the
-SDK. No other file uses them. Another SDK or a later version may lack these names. In this case a
-histogram gets its values one by one, and a forked child continues with the numbers of its parent.
-Each of the two functions runs during a collection, or while the process has only one thread.
+SDK. No other file uses private names of the SDK. Another SDK or a later version may lack these
+names. In this case a histogram gets its values one by one, and a forked child continues with the
+numbers of its parent. Each of the two functions runs during a collection, or while the process has
+only one thread.
 """
 
 from bisect import bisect_left

@@ -76,8 +76,8 @@ class Connections:
         """Stop this copy of the Redlock, because it is in a forked child.
 
         The sockets stay as they are, because the parent may share the epoll set that watches them.
-        The child sends nothing on the shared sockets. Otherwise, copies of the parent's callers in
-        the child would release attempts that the parent is about to win.
+        The child sends nothing on the shared sockets. If the child sent commands, copies of the
+        parent's callers would release attempts that the parent is about to win.
         """
         self.engine.foreign = self.engine.retired = self.closed = True
         self.engine.voters = ()

@@ -2,8 +2,8 @@
 
 Input: events of sockets and timers. Output: bytes to send, and callers to wake.
 
-Rules: a shell's driver adds how to watch a socket, how to wait, and how to run blocking code. It
-makes no decisions about locks. All code here runs in the loop's own thread.
+Rules: a shell's driver adds how to watch a socket, how to wait, and how to run blocking code. The
+driver makes no decisions about locks. All code here runs in the loop's own thread.
 """
 
 from collections.abc import Callable, Generator, Sequence
@@ -101,7 +101,7 @@ class LoopDriver(Connections):
         return True
 
     def check_home(self) -> None:
-        """Check as `check_usable` does, and also the caller's thread or loop.
+        """Check the same as `check_usable`, and also check the thread or loop of the caller.
 
         Raises CannotWaitError if the Redlock cannot be used in this thread or loop.
         """
@@ -144,7 +144,7 @@ class LoopDriver(Connections):
     # be reset. If `_waking` stayed True, no command would leave any more, and no caller would be
     # woken.
     def wake(self) -> None:
-        """Wake the callers of settled rounds. Only the loop itself calls this."""
+        """Wake the callers of settled rounds. Only the loop itself calls this method."""
         self._waking = True
         try:
             self._hand_out()
@@ -316,7 +316,7 @@ class LoopDriver(Connections):
             raise InstanceClosedError("all instances", "this Redlock is closed")
 
     def check_open(self) -> None:
-        """Check as `check_usable` does, and also raise once closing has begun."""
+        """Check the same as `check_usable`, and also raise once the close has begun."""
         self.check_usable()
         if self.engine.retired:
             raise InstanceClosedError("all instances", "this Redlock is closed")

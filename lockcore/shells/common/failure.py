@@ -9,7 +9,8 @@ that has a row in `FAILURES`. An explanation never guesses. For example, it reco
 the peer spoke TLS. A foreign text is quoted only if no row matches it. The quotation is one short
 line, and never contains a secret. A row of `FAILURES` copies only the parts of a text that its
 pattern names, and these parts cannot contain a password. Only the row `speech OTHER` quotes the
-first line that the peer sent. It leaves this line out if the peer's first bytes contain a secret.
+first line that the peer sent. The row leaves this line out if the peer's first bytes contain a
+secret.
 """
 
 import errno
@@ -325,7 +326,7 @@ def failure_of(
 def is_unexplained(target: InstanceTarget, error: BaseException, heard: bytes = b"") -> bool:
     """True if new connections to the peer (peer.py) may find the cause.
 
-    This is possible if the peer sent no bytes, or bytes of another protocol than Redis.
+    New connections may help if the peer sent no bytes, or bytes of another protocol than Redis.
     """
     first = next(_symptoms(target, error, heard, None), "")
     return not (

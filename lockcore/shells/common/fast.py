@@ -1,12 +1,12 @@
 """One connected socket that does not block.
 
-It sends all bytes, and it returns received bytes as they arrive.
+The socket sends all bytes, and it returns received bytes as they arrive.
 
 This file is compiled, so it follows the rules of docs/lockcore/compiled.md. For this reason, `Wire`
 has slots, and the socket's methods are attributes.
 
-Rules: bytes that the kernel does not take at once are kept in order. They are sent when the socket
-is writable again (`want_write` tells the driver). If the socket is broken, `receive` raises
+Rules: bytes that the kernel does not take at once are kept in order. These bytes are sent when the
+socket is writable again (`want_write` tells the driver). If the socket is broken, `receive` raises
 OSError. A send calls `broken` instead of raising, because a send may happen in the middle of other
 code. One call of `receive` reads a bounded number of bytes, however fast the instance sends.
 """

@@ -6,9 +6,9 @@ Pure. This file is not compiled, because it is on no hot path and applications u
 
 Rules: as soon as a keeper ends, it calls the holder's callback, and after that the observer. The
 callback is also called if the end of the lease, a cancelled task or a bug of lockcore ended the
-keeper. It is not called after `stop`, a release or a close. If the callback raises, Python prints
-the exception. In a forked child nothing is called, because the lease still belongs to the parent.
-The `error` of the child's handle says that the process was forked (`forked`).
+keeper. The callback is not called after `stop`, a release or a close. If the callback raises,
+Python prints the exception. In a forked child nothing is called, because the lease still belongs to
+the parent. The `error` of the child's handle says that the process was forked (`forked`).
 """
 
 from collections.abc import Callable, Generator
@@ -84,7 +84,7 @@ class KeepAlive:
         self.renewals += 1
 
     def ended(self, denied: Denied) -> None:
-        """End the keeper with `denied`. Report the end unless the keeper has stopped before.
+        """End the keeper with `denied`. If the keeper has not stopped before, report the end.
 
         The lease is gone, or this keeper cannot extend it any more.
         """
@@ -130,11 +130,11 @@ class KeepAlive:
 
 
 def keeper_steps(keeper: KeepAlive, engine: Engine) -> Generator[Request, int, Denied]:
-    """Steps that extend the keeper's lease every `every_ms`. They end after `extensions` times, or
-    when the lease is gone.
+    """Steps that extend the keeper's lease every `every_ms`.
 
-    The value of the steps is a `Denied`, even after an exception. Raises ValueError at once if
-    another engine made the lease.
+    The steps end after `extensions` extensions, or when the lease is gone. The value of the steps
+    is a `Denied`, even after an exception. Raises ValueError at once if another engine made the
+    lease.
     """
     engine.extend_round(keeper.lease, engine.terms(keeper.lease.ttl_ms), keeper.lease.started_ns)
 

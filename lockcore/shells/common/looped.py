@@ -1,6 +1,6 @@
 """Connects a driver to an asyncio event loop.
 
-It implements the hooks of `LoopDriver` with the sockets and timers of the loop.
+This file implements the hooks of `LoopDriver` with the sockets and timers of the loop.
 
 Rules: the loop is asyncio's own loop or uvloop's. In the shell for tasks, callers wait in this loop
 (tasks/driver.py). In the shell for threads, the loop runs in a separate thread

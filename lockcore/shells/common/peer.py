@@ -71,8 +71,8 @@ def speech_of(heard: bytes) -> Speech | None:
 def look(target: InstanceTarget, patience_s: float | None = None) -> Peer:
     """Find the protocol of the peer at the address of `target`.
 
-    The search takes at most `patience_s` (default: PATIENCE_S), except for the resolver. Raises
-    nothing.
+    The search takes at most `patience_s`, which is PATIENCE_S by default. Only the resolver may
+    take longer. Raises nothing.
     """
     patience_s = PATIENCE_S if patience_s is None else patience_s
     end_s = time.monotonic() + patience_s
@@ -161,7 +161,7 @@ def _tls_end(target: InstanceTarget, end_s: float) -> Peer:
 
 
 def _unverified() -> ssl.SSLContext:
-    """A TLS context that checks no certificate. This is safe, because no secret is sent."""
+    """A TLS context that checks no certificate. No check is needed, because no secret is sent."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE

@@ -75,10 +75,11 @@ class HandshakeConnection(Protocol):
 class InstanceTarget:
     """One instance to connect.
 
-    Only its `address` (host:port or a path) may be shown. `mask` removes its secrets from a text.
-    `inbox` is the name of the channel for messages of other processes, or empty. For each option in
-    the URL that has no effect, `ignored` has a sentence. If `look_closer` is True and a connection
-    fails without a reason, one or two more connections find the protocol of the peer.
+    Only the `address` (host:port or a path) may appear in texts. `mask` removes the secrets of the
+    URL from a text. `inbox` is the name of the channel for messages of other processes, or empty.
+    For each option in the URL that has no effect, `ignored` has a sentence. If `look_closer` is
+    True and a connection fails without a reason, one or two more connections find the protocol of
+    the peer.
     """
 
     address: str
@@ -95,10 +96,10 @@ class InstanceTarget:
         return issubclass(self.options["connection_class"], SSLConnection)
 
     def connection(self) -> HandshakeConnection:
-        """A redis-py connection with one deadline for its whole handshake. It is not connected yet.
+        """A redis-py connection with one deadline for its whole handshake. It is not open yet.
 
-        The connection is made without a pool of redis-py. It does not select the URL's database,
-        because lockcore must first recognise a Sentinel or a proxy.
+        The connection is made without a pool of redis-py. The connection does not select the URL's
+        database, because lockcore must first recognise a Sentinel or a proxy.
         """
         options: TargetOptions = {**self.options, "db": 0}
         return _TIMED[options.pop("connection_class")](**options)

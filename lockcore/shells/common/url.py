@@ -2,10 +2,10 @@
 
 Input: a URL. Output: its scheme, place and options, or one sentence that says what is wrong.
 
-Rules: lockcore reads the options of a URL that `READ` lists. It ignores the options in `IGNORED`,
-because lockcore decides these values itself, and it warns the caller. It refuses every other
-option. redis-py gets only options that lockcore has read, so the user never sees another library's
-error texts. Schemes may have upper-case letters. No sentence has a password.
+Rules: lockcore reads the options of a URL that `READ` lists. lockcore ignores the options in
+`IGNORED`, because it decides these values itself, and it warns the caller. lockcore refuses every
+other option. redis-py gets only options that lockcore has read, so the user never sees another
+library's error texts. Schemes may have upper-case letters. No sentence has a password.
 """
 
 import difflib
@@ -71,8 +71,8 @@ class UrlOptions(TlsOptions, total=False):
 class Option:
     """One option of a URL.
 
-    `read` converts the option's text to a value for redis-py. It raises an exception if the text
-    does not fit `meaning`.
+    `read` converts the option's text to a value for redis-py. `read` raises an exception if the
+    text does not fit `meaning`.
     """
 
     meaning: str = "text"

@@ -103,7 +103,7 @@ class GreenletDriver(LoopDriver):
             raise CannotWaitError("in a thread that did not connect this Redlock")
 
     def check_caller(self) -> None:
-        """Check as `check_home` does, and also raise in a place where no greenlet can wait."""
+        """Check the same as `check_home`, and also raise in a place where no greenlet can wait."""
         self.check_home()
         if getcurrent() is self._hub:
             raise CannotWaitError(

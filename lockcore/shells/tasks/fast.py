@@ -3,7 +3,7 @@
 A resource becomes a round, and a settled round steps its task at once.
 
 This file is compiled, so it follows the rules of docs/lockcore/compiled.md. For this reason, the
-code calls seats directly and not by name, and stores functions of other modules as attributes.
+code calls seats without a look-up by name, and stores functions of other modules as attributes.
 
 Rules: a task waits at a `Seat`, and the seat steps the task directly from the I/O callback. In two
 cases the seat only settles its future, and the loop steps the task later (`later`). In the first
@@ -155,7 +155,7 @@ def step_all(engine: Core, *, at_once: bool) -> None:
     """Wake the callers of all settled rounds, as `hand_out` (awaited.py) does, but at seats.
 
     This copy of the code exists, because `hand_out` would call a function by its name for each
-    caller. This costs 2 % of the CPU of a lease.
+    caller. That call would cost 2 % of the CPU of a lease.
     """
     try:
         while (waiter := next_waiter(engine)) is not None:

@@ -7,8 +7,8 @@ own. If a signal handler uses the Redlock during this sleep, the call of the han
 second lock. If an interrupt ends the sleep, the caller tells the I/O thread that it will not take
 the result. The I/O thread itself never waits for a call. A `__del__` or an observer that runs in
 this thread and tries to wait gets a CannotWaitError. A lease belongs to a caller only after the
-caller itself has read the clock. This reading is always the last step (call.py). At interpreter
-exit, queued commands are still sent.
+caller itself has read the clock. The reading of the clock is always the last step (call.py). At
+interpreter exit, queued commands are still sent.
 """
 
 from __future__ import annotations
