@@ -1,11 +1,11 @@
-"""N throw-away servers on this machine: *number and fsync policy → running instances and
-their URLs*.
+"""This module starts N throw-away servers on this machine: *number and fsync policy → running
+instances and their URLs*.
 
-Rules: each instance has its own folder inside one private temporary folder. It listens on loopback
-only and keeps its port for the fleet's life. An instance is ready when it answers PING (NOAUTH is
-an answer, LOADING is not). The guard process owns the servers and the folder. So when this process
-ends in any way, the servers end and the folder is removed. `close` kills the servers, because no
-data needs to be saved.
+Rules: each instance has its own folder inside one private temporary folder. Each instance listens
+only on loopback, and it keeps its port until the fleet is closed. An instance is ready when it
+answers PING (NOAUTH is an answer, LOADING is not). The guard process owns the servers and the
+folder. So if this process ends for any reason, the guard ends the servers and removes the folder.
+`close` kills the servers, because no data needs to be saved.
 
 Source: redis.conf of Redis 7.0 and Valkey 9.1; Linux inet_csk_bind_conflict
 (net/ipv4/inet_connection_sock.c).
@@ -87,8 +87,9 @@ def start_fleet(
     `fsync`: "none" (no append-only file), "no", "everysec" or "always". `config`: further server
     arguments, such as `("--maxmemory", "10mb")`.
 
-    Raises EnvironmentNotReadyError if a server does not start, or if this machine lacks room. If a
-    server does not start, the error shows its last log lines.
+    Raises EnvironmentNotReadyError if a server does not start, or if this machine lacks a resource
+    (for example ports, descriptors or disk space). If a server does not start, the error shows its
+    last log lines.
     """
     require_descriptors(instances)
     server = server or find_server()
@@ -107,9 +108,9 @@ class Fleet:
     which closes the fleet at its end.
 
     `folder`: the folder with the files of all instances. `close` removes the folder. `controls`:
-    the shim of each instance. `missing`: the preparations for faults that are impossible on this
-    machine, each with the reason. `locks`: a lock for each instance. The lock is held while the
-    instance starts or ends.
+    the shim of each instance. `missing`: the fault preparations that this machine does not allow.
+    Each has its reason. `locks`: a lock for each instance. The lock is held while the instance
+    starts or ends.
     """
 
     def __init__(
@@ -160,7 +161,8 @@ class Fleet:
     def load_urls(self) -> tuple[str, ...]:
         """The URLs to which a load connects.
 
-        If there are proxies, the URLs lead to the proxies. Otherwise they lead to the instances.
+        If there are proxies, the URLs lead to the proxies. Otherwise the URLs lead to the
+        instances.
         """
         return (
             tuple(f"redis://{HOST}:{port}" for port in self.proxies.ports)
@@ -185,14 +187,14 @@ class Fleet:
         """Return the exit code of each instance. If a signal killed the instance, return minus the
         number of the signal.
 
-        None means that the instance lives. A stopped instance lives, too.
+        If the instance still runs, the value is None. A stopped instance counts as running.
         """
         return tuple(state.exit_code for _, state in sorted(self._guard.states().items()))
 
     def kill(self, index: int, number: signal.Signals = signal.SIGKILL) -> None:
         """End instance `index` by a signal, and return when it is dead.
 
-        SIGTERM is a clean shutdown. More than one call is fine.
+        SIGTERM is a clean shutdown. You may call this method more than once.
         """
         with self.locks[index]:
             self._guard.signal(index, number)
@@ -211,14 +213,14 @@ class Fleet:
         )
 
     def cont(self, index: int) -> None:
-        """Let a frozen instance continue (SIGCONT). Commands that arrived during the stop run
-        late."""
+        """Let a frozen instance continue (SIGCONT). The instance then executes the commands that
+        arrived during the stop."""
         self._guard.signal(index, signal.SIGCONT)
 
     def restart(self, *indices: int) -> None:
         """Start these instances again, and return when all of them answer.
 
-        Each instance keeps its port and its files. An instance that still lives is killed first.
+        Each instance keeps its port and its files. An instance that still runs is killed first.
         """
         with ExitStack() as held:
             for index in indices:
@@ -230,14 +232,14 @@ class Fleet:
     def adopt(self, pid: int) -> None:
         """Make the process `pid` of lockbench end together with the servers.
 
-        This works however the servers end.
+        The process ends even if the servers are not closed in the normal way.
         """
         self._guard.adopt(pid)
 
     def close(self) -> None:
         """Kill every server and remove the folder.
 
-        More than one call is fine. A call after Ctrl-C is fine, too.
+        You may call this method more than once, and you may call it after Ctrl-C.
         """
         if self.proxies:
             self.proxies.close()
@@ -252,7 +254,7 @@ class Fleet:
         self.close()
 
     def command(self, index: int, *words: str | int, timeout_s: float = _ASK_S) -> Any:
-        """Send one command to instance `index` itself, never through a proxy.
+        """Send one command directly to instance `index`, without a proxy.
 
         Raises EnvironmentNotReadyError.
         """
@@ -263,7 +265,7 @@ class Fleet:
     ) -> list[Any]:
         """Send many commands at once, in order, and return their replies.
 
-        Raises EnvironmentNotReadyError at the first refusal.
+        Raises EnvironmentNotReadyError if the instance does not answer or refuses a command.
         """
         with self._client(index, timeout_s) as client:
             pipeline = client.pipeline(transaction=False)
@@ -290,8 +292,8 @@ class Fleet:
     def until(self, index: int, reached: Callable[[Info], bool], what: str) -> None:
         """Wait until `reached` returns true for the INFO of instance `index`, 5 s at most.
 
-        After 5 s, it raises EnvironmentNotReadyError. The message says that the instance did not
-        `what`.
+        After 5 s, this method raises EnvironmentNotReadyError. `what` is the end of the error
+        message "instance N did not …".
         """
         wait_until(lambda: reached(self.info(index)), SETTLE_S, f"instance {index} did not {what}")
 

@@ -1,5 +1,5 @@
-"""The owner of a run's servers and folder: *requests on stdin → servers; the parent's end → nothing
-left*.
+"""This process owns the servers and the folder of a run: *requests on stdin → servers; the end of
+the parent → no servers and no folder*.
 
 Run as `python -I -S guard_process.py PARENT_PID TEMP_ROOT PREFIX`. Requests and answers are lines
 of JSON.
@@ -42,7 +42,7 @@ Adopted = dict[int, int]
 def main(parent_pid: int, temp_root: str, prefix: str) -> None:
     """Serve the parent until the parent closes its end of the pipe or dies.
 
-    After that, kill every server and remove the folder `prefix`….
+    After that, kill every server and remove the folder, whose name begins with `prefix`.
     """
     _take_no_part_in_the_terminal()
     servers: Servers = {}

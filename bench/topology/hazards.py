@@ -1,5 +1,5 @@
-"""How the configuration of an instance endangers locks: *INFO and CONFIG GET → hazards, each with
-advice*. All functions are pure.
+"""This module finds settings of an instance that endanger locks: *INFO and CONFIG GET → hazards,
+each with advice*. All functions are pure.
 
 Rules: if a setting is unknown, it counts neither as a hazard nor as safe. The caller reports the
 settings that it could not read. Hazards that make an instance lose locks come first.
@@ -29,7 +29,7 @@ SETTINGS: Final = (
 class Hazard:
     """One setting that can lose locks, refuse callers or slow callers down.
 
-    `advice`: "" if nothing needs to be done.
+    `advice`: what the user should do, or "" if no action is necessary.
     """
 
     name: str
@@ -39,7 +39,7 @@ class Hazard:
 
     @property
     def sentence(self) -> str:
-        """The hazard as a warning of a run."""
+        """The text of the warning that a run shows for this hazard."""
         return f"{self.name}: {self.value}" + (f"; {self.advice}" if self.advice else "")
 
 

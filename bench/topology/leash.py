@@ -1,4 +1,5 @@
-"""A command that holds a change: *a command line → a change that ends when this process ends*."""
+"""A leash runs a command that makes a change and undoes it later: *a command line → a change that
+ends when this process ends*."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -14,13 +15,14 @@ _UNDO_S = 5.0
 # pipe, and the command undoes the change. A `finally` works only if this process ends in order.
 # After a kill, an nft rule or a stopped worker would remain.
 class Leash:
-    """A command that holds a change until it is released, and then undoes the change.
+    """A command that makes a change, keeps the change until `release`, and then undoes the change.
 
-    When the constructor returns, the change is in force.
+    When the constructor returns, the change is in effect.
     """
 
     def __init__(self, command: str | Sequence[str], *, ready: str, say: str = "") -> None:
-        """Start `command`, send it the text `say`, and wait for a line that begins with `ready`.
+        """Start `command`, write the text `say` to its stdin, and wait for an output line that
+        begins with `ready`.
 
         Raises EnvironmentNotReadyError.
         """
@@ -41,9 +43,9 @@ class Leash:
             raise
 
     def release(self) -> None:
-        """Release the command, and wait until it has undone its change and ended.
+        """Let the command undo its change, and wait until the command has ended.
 
-        More than one call is fine.
+        You may call this method more than once.
         """
         self._child.finish(_UNDO_S)
         self._child.close()

@@ -1,7 +1,7 @@
 """Questions to running instances: *URLs → facts, counters, leaked keys, reasons why an instance
 does not answer*.
 
-Rules: all instances get their questions in parallel, and each step has its own time-out. If an ACL
+Rules: lockbench asks all instances in parallel, and each step has its own time-out. If an ACL
 forbids a command (INFO, CONFIG, COMMAND), the facts from that command are None and a warning says
 so.
 
@@ -253,8 +253,8 @@ def _ask(
 ) -> tuple[Answer, ...]:
     """Return the answer of each instance.
 
-    If an instance does not answer, `silent` makes its answer from the reason. `closer`: if true,
-    the function searches for the reason with further connections.
+    If an instance does not answer, this function calls `silent` with the reason and returns the
+    result. `closer`: if true, the function opens further connections to find the reason.
     """
     targets = parse_targets(urls)
 
@@ -272,9 +272,10 @@ def _ask(
 def _reason(target: InstanceTarget, error: Exception, *, closer: bool) -> str:
     """Return the reason why the instance does not answer, and the cure.
 
-    A server may refuse with one line and close the connection. The pool of redis-py loses this line
-    and only says "Connection not ready". So if `closer` is true, this function repeats the
-    handshake of the lock. After a time-out, it calls `look` instead.
+    A server may refuse a connection with one line and then close the connection. redis-py's pool
+    drops this line and reports only "Connection not ready". So if `closer` is true, this function
+    opens a new connection in the same way as lockcore. If the error is a time-out, this function
+    calls `look` instead.
     """
     if not closer:
         return str(failure_of(target, error))
@@ -288,10 +289,10 @@ def _reason(target: InstanceTarget, error: Exception, *, closer: bool) -> str:
 
 
 def denied_names(url: str, *, channels: bool = False) -> str:
-    """Return why this user may not touch the keys of a run, and the cure.
+    """Return the reason why this user may not use the keys of a run, together with the cure.
 
-    `channels`: also try the channels of a run. "" means that the user may touch the keys and
-    channels, or that the answer is unknown.
+    `channels`: if true, the function also checks the channels of a run. The function returns "" if
+    the user may use the keys and channels, or if the answer is unknown.
     """
 
     def ask(client: redis.Redis, _target: InstanceTarget) -> str:
@@ -302,13 +303,13 @@ def denied_names(url: str, *, channels: bool = False) -> str:
 
 
 def _require_names(client: redis.Redis, *, channels: bool) -> None:
-    """Raise NoPermissionError if this user may not touch the keys of a run.
+    """Raise NoPermissionError if this user may not use the keys of a run.
 
-    `channels`: also raise it if the user may not touch the channels of a run. The check writes
-    nothing. The server first checks the name of the key, and then IFEQ finds no key with this name.
-    If a command is forbidden, this proves nothing about names, and recipes use different commands.
-    So of all commands, only PUBLISH must be allowed, because a lock that publishes always needs
-    PUBLISH.
+    `channels`: if true, the function also raises this error if the user may not use the channels of
+    a run. The check writes nothing. The server first checks whether the user may use the key. After
+    that, SET with IFEQ writes nothing, because the key does not exist. A forbidden GET or SET does
+    not count, because it proves nothing about names, and each recipe uses its own commands. So of
+    all commands, only PUBLISH must be allowed, because a lock that publishes always needs PUBLISH.
     """
     prefix = f"{KEY_PREFIX}{token_hex(8)}:"
     questions = [("GET", f"{prefix}probe"), ("SET", f"{prefix}probe", "x", "IFEQ", "x", "PX", "1")]
@@ -399,7 +400,10 @@ class ServerSettings:
 
 
 def settings_of(url: str) -> ServerSettings:
-    """Ask the instance at `url` for its settings. They are empty if it does not answer."""
+    """Ask the instance at `url` for its settings.
+
+    If the instance does not answer, the settings are empty.
+    """
 
     def ask(client: redis.Redis, _target: InstanceTarget) -> ServerSettings:
         warnings: list[str] = []
@@ -453,8 +457,8 @@ class InfoWatch:
     """A thread that reads INFO of all instances every two seconds.
 
     `infos`: the INFO of each instance. The list is empty at first. If an instance does not answer,
-    its entry is None. `also(index)`: this function returns further fields for an instance that
-    answered.
+    its entry is None. `also`: after instance `index` has answered, `also(index)` returns further
+    fields for its INFO.
     """
 
     def __init__(
@@ -471,7 +475,7 @@ class InfoWatch:
         self._thread.start()
 
     def stop(self) -> None:
-        """Read INFO once more, then stop."""
+        """Read INFO once more, and then stop the thread."""
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join()

@@ -1,14 +1,14 @@
-"""A link in front of every instance, which can be slow or cut: *bytes in → the same bytes, in
-order, when they are due*.
+"""This process puts a link in front of every instance, and each link can be slow or cut: *bytes in
+→ the same bytes, in order, when they are due*.
 
 Run as `python -I -S proxy_process.py SEED PORT…`. Requests and answers are lines of JSON. The
 process ends when its owner closes its stdin or dies.
 
-Rules: a chunk gets its due time when it arrives. A chunk never overtakes an earlier chunk. A
-direction may be held, like a black hole. It then keeps its bytes and the end of the stream. When
-the direction is healed, it delivers them, in the same way as TCP's repetition would. If 8 MiB wait
-for the receiver, the proxy stops reading from the sender. A reset ends every connection of the
-instance with RST.
+Rules: a chunk gets its due time when it arrives. A chunk never overtakes an earlier chunk. A link
+may hold one of its directions, like a black hole. A held direction keeps its bytes and the end of
+its stream. When the direction is healed, the proxy delivers these bytes, just as TCP retransmission
+would deliver them. When 8 MiB are waiting for the receiver, the proxy stops reading from the
+sender. A reset ends every connection of the instance with RST.
 """
 
 import asyncio
@@ -67,7 +67,10 @@ class Link:
         reset: bool,
         port: int | None,
     ) -> None:
-        """Use this shape from now on. Chunks that are already waiting keep their due time."""
+        """Change the behaviour of this link to the given values.
+
+        Chunks that are already waiting keep their due time.
+        """
         self._port = port or self._own_port
         self._delay_s = delay_s
         self._jitter_s = jitter_s
@@ -152,7 +155,7 @@ def _reset(end: asyncio.StreamWriter) -> None:
 
 
 async def serve(seed: int, ports: list[int]) -> None:
-    """Listen for the clients of every port, and send the owner the ports.
+    """Start to listen for clients, once for each port, and send the new port numbers to the owner.
 
     Then carry out the owner's requests until the owner is gone.
     """

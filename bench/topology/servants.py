@@ -1,8 +1,8 @@
-"""Scripts that keep running if this process is killed, so that they can clean up: *numbered
-requests → answers; the end of a script → nothing left*.
+"""Servants are scripts that keep running if this process is killed, so that they can clean up:
+*numbered requests → answers; the end of a script → no process and no folder*.
 
-There are two servants, which are scripts that use only the standard library. The guard owns the
-servers and their folder. The other script runs the proxies in front of instances.
+There are two servants. Both scripts use only the standard library. The guard owns the servers and
+their folder. The proxy process runs the proxies in front of the instances.
 
 Rules: if Ctrl-C interrupts a request, the answer comes later and is dropped. Only the process that
 started a servant can close it. If a forked child closes its copy of the object, nothing happens.
@@ -29,7 +29,7 @@ _ANSWER_S = 10.0
 class ServerState:
     """The state of one server, as its guard sees it.
 
-    `exit_code`: None while the server lives. If a signal killed the server, `exit_code` is minus
+    While the server runs, `exit_code` is None. If a signal killed the server, `exit_code` is minus
     the number of the signal.
     """
 
@@ -89,7 +89,10 @@ class Servant(Child):
         return answer
 
     def close(self) -> None:
-        """End the servant, and return when it has ended. More than one call is fine."""
+        """End the servant, and wait until its process has ended.
+
+        You may call this method more than once.
+        """
         if os.getpid() == self._owner:
             self.finish(_ANSWER_S)
             super().close()
@@ -98,7 +101,8 @@ class Servant(Child):
 class Guard(Servant):
     """The owner of a private folder and of the servers that run in the folder.
 
-    When the process of this object ends for any reason, the servers end and the folder is removed.
+    If the process that created this object ends for any reason, the guard ends the servers and
+    removes the folder.
     """
 
     def __init__(self, temp_root: Path, prefix: str = "lockbench-fleet-") -> None:
@@ -121,8 +125,8 @@ class Guard(Servant):
     ) -> int:
         """Start a server in `folder` and return its pid.
 
-        The output of the server is appended to `log`. The server gets our environment and the
-        variables of `env`.
+        The output of the server is appended to `log`. The environment of the server is the
+        environment of this process together with the variables in `env`.
         """
         return self.ask(do="start", index=index, argv=argv, cwd=folder, log=log, env=env).pid
 
@@ -150,9 +154,9 @@ class Guard(Servant):
         super().close()
 
     def close(self) -> None:
-        """Kill all servers and remove the folder. Return when both are gone.
+        """Kill all servers, remove the folder, and wait until this is done.
 
-        More than one call is fine.
+        You may call this method more than once.
         """
         super().close()
         if os.getpid() == self._owner:
@@ -164,10 +168,11 @@ class Guard(Servant):
 class Shape:
     """The requested behaviour of a link.
 
-    A direction is "to" or "from" the instance. `slow`: in these directions, bytes are delayed by
-    `delay_s` plus a random time between 0 and `jitter_s`. `held`: in these directions, nothing is
-    delivered until the link is healed. `reset`: every connection ends with RST. `port`: new
-    connections lead to this port, as after a fail-over (None: to the instance).
+    A direction is "to" or "from" the instance. `slow`: in these directions, the proxy delays bytes
+    by `delay_s` plus a random time between 0 and `jitter_s`. `held`: in these directions, the proxy
+    delivers nothing until the link is healed. `reset`: if true, the proxy ends every connection
+    with RST. `port`: new connections lead to this port, as after a fail-over. If `port` is None,
+    new connections lead to the instance.
     """
 
     delay_s: float = 0.0
@@ -193,5 +198,6 @@ class Proxies(Servant):
         self.ports = self.hello.ports
 
     def shape(self, index: int, shape: Shape) -> None:
-        """Give the link to instance `index` this shape, and return when the shape is in force."""
+        """Give the link to instance `index` this shape, and wait until the proxy has confirmed
+        it."""
         self.ask(index=index, **asdict(shape))

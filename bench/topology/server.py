@@ -1,10 +1,10 @@
-"""The choice of the server binary: *an explicit setting, or this machine → one identified
+"""This module chooses the server binary: *an explicit setting, or this machine → one identified
 ServerBinary*.
 
-Rules: if the first server does not run, that is an error. The next server is not tried, because
-nobody should mix results of different servers by accident. Links in a path are not resolved,
-because the name of the command decides what the program does. For example, `redis-server` of Debian
-is a link to `redis-check-rdb`.
+Rules: if the first server does not run, lockbench reports an error. lockbench does not try the next
+server, because nobody should mix results of different servers by accident. Links in a path are not
+resolved, because the name of the command decides what the program does. For example, `redis-server`
+of Debian is a link to `redis-check-rdb`.
 
 Source: `--version`.
 """
@@ -32,7 +32,7 @@ _VERSION = re.compile(r"^(\w+) server v=(\d[\w.\-]*)", re.MULTILINE)
 
 
 def find_server(explicit: str | None = None) -> ServerBinary:
-    """Return the server to start.
+    """Return the server binary that lockbench starts.
 
     `explicit`: a path or a command name. Without `explicit`, the first of `_candidates` is
     returned.
@@ -51,7 +51,10 @@ def find_server(explicit: str | None = None) -> ServerBinary:
 
 
 def found_servers() -> tuple[ServerBinary, ...]:
-    """Return every server of this machine that can run, in the order of search."""
+    """Return every server binary of this machine that runs.
+
+    The order is the order of `_candidates`.
+    """
     servers: list[ServerBinary] = []
     for path, source in _candidates():
         with suppress(EnvironmentNotReadyError):

@@ -1,12 +1,12 @@
-"""The fault shim, a C library that is preloaded into a server: *one mapped file → a disk and a wall
-clock that Python controls*.
+"""This module controls the fault shim, a C library that is preloaded into a server: *one mapped
+file → a disk and a wall clock that Python controls*.
 
-Rules: the library is written into each server's own folder and preloaded as `./…`, because
-LD_PRELOAD cannot hold a path with a space. `fault_shim.c` defines the layout of the mapped file.
-The file has 64-bit integers, and each integer is written in one store. The file outlives the
-server. So after a restart, the clock is still wrong, and the ledger still has the durable lengths.
-The clock has eight slots, and `turn` selects the valid slot. So a server never reads half a
-setting. Source: ld.so(8); statx(2), whose layout is fixed.
+Rules: lockbench writes the library into each server's own folder and preloads it as `./…`. A
+relative path is necessary, because a path in LD_PRELOAD cannot contain a space. `fault_shim.c`
+defines the layout of the mapped file. The file has 64-bit integers, and each integer is written in
+one store. The file outlives the server. So after a restart, the clock is still wrong, and the
+ledger still has the durable lengths. The clock has eight slots, and `turn` selects the valid slot.
+So a server never reads half a setting. Source: ld.so(8); statx(2), whose layout is fixed.
 """
 
 import ctypes
@@ -102,9 +102,9 @@ class ClockWords(ctypes.Structure):
 class FileWords(ctypes.Structure):
     """One file of the ledger.
 
-    `in_flight`: how many syncs have begun and not returned. `written_ns`: when the last append
-    ended, or 0 if appends are not noted. `synced_ns`: when the last sync ended. Both times are on
-    CLOCK_MONOTONIC.
+    `in_flight`: the number of syncs that have begun but not returned. `written_ns`: the time when
+    the last append ended, or 0 if appends are not noted. `synced_ns`: the time when the last sync
+    ended. Both times are on CLOCK_MONOTONIC.
     """
 
     __slots__ = ()
@@ -203,11 +203,15 @@ class Control:
 
     @property
     def syncs(self) -> int:
-        """How many fsyncs and fdatasyncs have returned so far, over all files."""
+        """The number of fsync and fdatasync calls that have returned so far, summed over all
+        files."""
         return sum(row.syncs for row in self.files())
 
     def files(self) -> list[FileWords]:
-        """Return all entries of the ledger. If `words.overflow` is set, some files are missing."""
+        """Return all entries of the ledger.
+
+        If `words.overflow` is not 0, the ledger lacks some files.
+        """
         return [row for row in self.words.ledger[: self.words.used] if row.ready]
 
     def shift_clock(self, by_ns: int) -> None:
@@ -223,7 +227,7 @@ class Control:
             self._set_clock(self.ahead_ns(now_ns), now_ns, round((rate - 1) * NS_PER_S))
 
     def ahead_ns(self, now_ns: int) -> int:
-        """Return by how much (ns) the server's wall clock is ahead when the true wall clock shows
+        """Return how far (ns) the server's wall clock is ahead when the true wall clock shows
         `now_ns`."""
         clock = self._clock()
         return int(clock.offset_ns + (now_ns - clock.since_ns) * clock.ppb // NS_PER_S)

@@ -1,9 +1,9 @@
-"""A client for one instance's URL: *redis://, rediss:// or unix:// → an address to show and a
-client to ask*.
+"""This module makes a client for the URL of an instance: *redis://, rediss:// or unix:// → an
+address to show and a client to ask*.
 
-Rules: lockcore reads the URL, as everywhere in lockbench. The URL may hold secrets, so messages may
-show only `address` (host:port or path). Clients never retry. Our time-outs override the time-outs
-in the URL.
+Rules: lockcore parses the URL here, as it does everywhere in lockbench. The URL may hold secrets,
+so messages may show only `address` (host:port or path). Clients never retry. Our time-outs override
+the time-outs in the URL.
 """
 
 import time
@@ -42,7 +42,8 @@ class TlsConnection(SSLConnection):
         return False
 
     def _holds_a_reply(self) -> bool:
-        """Return whether the received bytes contain more than tickets."""
+        """Return True if the received bytes contain part of a reply, or False if they are only
+        tickets."""
         parser = self._parser  # hiredis's
         try:
             # This drops tickets and keeps a reply.
@@ -83,7 +84,8 @@ def client_of(target: InstanceTarget, timeout_s: float) -> redis.Redis:
 def parse_targets(urls: Sequence[str]) -> tuple[InstanceTarget, ...]:
     """Read all URLs.
 
-    Raises UsageError. The message names a wrong URL by its position and shows nothing secret.
+    Raises UsageError if a URL is wrong. The error message gives the position of the wrong URL and
+    contains no secrets.
     """
     targets = []
     for position, url in enumerate(urls, 1):
@@ -104,7 +106,7 @@ def databases_of(urls: Sequence[str]) -> list[int]:
 
 
 def emptied(urls: Sequence[str]) -> int:
-    """Remove all keys of our throw-away servers. Return how many keys there were."""
+    """Remove all keys of our throw-away servers. Return the number of removed keys."""
     left = 0
     for target in parse_targets(urls):
         with client_of(target, 5.0) as client:

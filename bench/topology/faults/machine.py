@@ -2,13 +2,13 @@
 a clock is wrong.
 
 Rules: a killed instance stays dead until the fault ends, so that leaks can be counted. A killed
-worker stays dead. A leash holds each stopped worker, so the worker continues even if lockbench is
-killed. If lockbench is killed, the guard kills stopped instances.
+worker stays dead. Each stopped worker has a leash (leash.py), so the worker continues even if
+lockbench is killed. If lockbench is killed, the guard kills stopped instances.
 
 A power cut loses all data that was written after the last successful fsync *began*. This is the
-worst case. File names count as durable, because Redis syncs the folder of its manifest. If a clock
-jumped, it jumps back when the fault ends. If a clock ran at a wrong rate, it only gets its true
-rate back, so it keeps the gained time.
+worst case. lockbench assumes that file names survive a power cut, because Redis syncs the folder of
+its manifest. If a clock jumped, it jumps back when the fault ends. If a clock ran at a wrong rate,
+the end of the fault restores only the rate. The clock keeps the time that it gained or lost.
 
 Source: signal(7); fdatasync(2); Redis 7.0's aof.c, bio.c and mstime.
 """
@@ -33,29 +33,30 @@ _ENDED = "ZX"
 
 
 def kill_instance(fault: Injection) -> None:
-    """Kill the instance with `kill -9`. It is started again when the fault ends."""
+    """Kill the instance with `kill -9`. The instance is started again when the fault ends."""
     fault.undo.callback(fault.fleet.restart, fault.index)
     fault.fleet.kill(fault.index)
 
 
 def stop_instance(fault: Injection) -> None:
-    """Stop the instance with SIGSTOP. It continues (SIGCONT) when the fault ends.
+    """Stop the instance with SIGSTOP. The instance continues (SIGCONT) when the fault ends.
 
-    Connections stay open. Commands that arrive during the stop run late.
+    Connections stay open. Commands that arrive during the stop wait, and the instance executes them
+    afterwards.
     """
     fault.undo.callback(fault.fleet.cont, fault.index)
     fault.fleet.stop(fault.index)
 
 
 def kill_worker(fault: Injection) -> None:
-    """Kill a load process with `kill -9`. It is not started again."""
+    """Kill a load process with `kill -9`. The process is not started again."""
     pid = _running(fault)
     os.kill(pid, signal.SIGKILL)
     wait_until(lambda: _state(pid) in _ENDED, SETTLE_S, f"worker {fault.index} did not die")
 
 
 def stop_worker(fault: Injection) -> None:
-    """Stop a load process with SIGSTOP. It continues (SIGCONT) when the fault ends.
+    """Stop a load process with SIGSTOP. The process continues (SIGCONT) when the fault ends.
 
     The callers of the process sleep beyond the ends of their leases.
     """
@@ -65,7 +66,7 @@ def stop_worker(fault: Injection) -> None:
 
 
 def _running(fault: Injection) -> int:
-    """Return the worker's process id. Also store it in the record.
+    """Return the worker's process id, and store the id in the record of the fault.
 
     Raises EnvironmentNotReadyError if the worker does not run.
     """
@@ -87,8 +88,8 @@ def _state(pid: int) -> str:
 
 
 def slow_fsync(fault: Injection) -> None:
-    """Make every fsync take longer, by the param `delay`. A real volume can be slow in the same
-    way."""
+    """Make every fsync take longer. The parameter `delay` gives the extra time (ms). A real volume
+    can be slow in the same way."""
     control = fault.fleet.control(fault.index)
     fault.undo.callback(setattr, control.words, "sync_delay_ns", 0)
     control.words.sync_delay_ns = round(fault.params["delay"] * NS_PER_MS)
@@ -97,9 +98,9 @@ def slow_fsync(fault: Injection) -> None:
 def fail_fsync(fault: Injection) -> None:
     """Make every fsync fail.
 
-    Under everysec the server refuses writes (-MISCONF). Under always the server ends. When the
-    fault ends, the server is restarted, because it may have ended, or it may refuse writes until
-    its next successful sync.
+    With the policy everysec, the server refuses writes (-MISCONF). With the policy always, the
+    server exits. When this fault ends, the server is restarted. A restart is necessary because the
+    server may have exited, or may refuse writes until its next successful sync.
     """
     control = fault.fleet.control(fault.index)
     fault.undo.callback(fault.fleet.restart, fault.index)
@@ -128,9 +129,9 @@ def require_syncs(fleet: Fleet) -> None:
 def fill_disk(fault: Injection) -> None:
     """Make the disk of the instance full.
 
-    This method sends a command, so that the server must append. It returns once the server has
-    noticed the full disk. Under everysec the server refuses writes (-MISCONF). Under always the
-    server ends, and it is restarted when the fault ends.
+    This function sends a command, so that the server must append to its file. The function returns
+    when the server has noticed the full disk. With the policy everysec, the server refuses writes
+    (-MISCONF). With the policy always, the server exits, and it is restarted when the fault ends.
     """
     fleet = fault.fleet
     index = fault.index
@@ -162,8 +163,8 @@ def fill_disk(fault: Injection) -> None:
 class Cut:
     """The result of a power cut for one file.
 
-    `in_flight`: the syncs that were running when the server died. During a sync, the policy
-    everysec postpones writes. So even `kill -9` may lose the postponed writes.
+    `in_flight`: the syncs that were running when the server died. With the policy everysec, a
+    server postpones its writes during a sync. So even `kill -9` may lose the postponed writes.
     """
 
     name: str
@@ -178,9 +179,9 @@ def cut_power(
 ) -> tuple[Cut, ...]:
     """Cut every file of a *dead* instance to its durable part.
 
-    `torn` decides at random how many bytes beyond the durable part stay (None: no bytes). Raises
-    EnvironmentNotReadyError if the ledger does not know all files. Raises OSError if a file cannot
-    be cut.
+    `torn` chooses at random how many bytes after the durable part remain. If `torn` is None, none
+    of them remain. Raises EnvironmentNotReadyError if the ledger does not know all files. Raises
+    OSError if a file cannot be cut.
     """
     if control.words.overflow:
         raise EnvironmentNotReadyError(
@@ -207,7 +208,7 @@ def cut_power(
 def cut_instance(fault: Injection) -> None:
     """Kill the instance with `kill -9`, and remove its unsynced data.
 
-    The instance is started again after the param `delay`.
+    The instance is started again after the time that the parameter `delay` gives.
     """
     fleet = fault.fleet
     index = fault.index
@@ -220,9 +221,9 @@ def cut_instance(fault: Injection) -> None:
 
 
 def jump_clock(fault: Injection) -> None:
-    """Make the clock jump by the param `by`.
+    """Make the server's wall clock jump. The parameter `by` gives the distance (ms).
 
-    After a jump forward, keys expire early. After a jump back, keys block longer.
+    After a jump forward, keys expire too early. After a jump back, keys expire too late.
     """
 
     def jump(sign: int) -> None:
