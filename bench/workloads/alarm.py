@@ -1,5 +1,5 @@
-"""Alarms that wake greenlets at a precise time: *a time on the monotonic clock → the greenlet runs
-again at that time*.
+"""This module has alarms that wake greenlets at a precise time: *a time on the monotonic clock →
+the greenlet runs again at that time*.
 
 In a wheel, this file is compiled to machine code, like the core (lockcore/compiled.py).
 
@@ -83,7 +83,7 @@ class Alarm:
 
     @property
     def waiting(self) -> int:
-        """How many greenlets wait for this alarm."""
+        """The number of greenlets that wait for this alarm."""
         return len(self._waiting)
 
     def wait_until(self, due_ns: int) -> int:
@@ -188,8 +188,11 @@ class Alarm:
 
 
 class Rests(Alarm):
-    """An alarm that ends the rests of callers. `late_ns`: by how much the timer was late, for each
-    rest. `kept_ns`: the sum of all these delays so far."""
+    """An alarm that ends the rests of callers.
+
+    `late_ns`: the lateness (ns) of the timer at the end of each rest. `kept_ns`: the sum of the
+    lateness (ns) of all rests so far.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -205,10 +208,10 @@ class Rests(Alarm):
 
 
 class PreciseAlarm(Alarm):
-    """An alarm that wakes early and then watches the clock until the time comes.
+    """An alarm that fires early and then checks the clock again and again until the due time.
 
-    The lateness that this alarm reports is only that of the timer. If the process was busy, the
-    lateness is 0.
+    This alarm reports only the lateness that the timer causes. If the process was busy at the due
+    time, the reported lateness is 0.
     """
 
     def __init__(self) -> None:
@@ -272,22 +275,22 @@ class PreciseAlarm(Alarm):
             self._idle.stop()
 
     def lateness_ns(self, due_ns: int) -> int:
-        """Return the lateness as in `Alarm`, but 0 if the process was busy at `due_ns`."""
+        """Return the same lateness (ns) as `Alarm`, or 0 if the process was busy at `due_ns`."""
         return monotonic_ns() - due_ns if self._went_ns <= due_ns <= self._came_ns else 0
 
 
 class Pacer:
-    """The arrivals of one worker from `origin_ns` (monotonic) on. The worker's callers take the
-    arrivals one by one.
+    """The schedule of the arrivals of one worker, which starts at `origin_ns` (monotonic). The
+    worker's callers take the arrivals one by one.
 
-    `wait_until`: a function that parks the caller and returns how late the timer was (ns). It
-    returns a number below 0 if the wait was cancelled. `measure_ns`: when measuring starts (ns
-    after the origin). `end_ns`: when the schedule ends (ns after the origin). None: the schedule
-    never ends.
+    `wait_until`: a function that parks the caller and returns the lateness of the timer (ns). If
+    the wait was cancelled, `wait_until` returns a negative number. `measure_ns`: the start of the
+    measurement (ns after the origin). `end_ns`: the end of the schedule (ns after the origin). If
+    `end_ns` is None, the schedule never ends.
 
-    `late`: how many starts were late while measuring. `queued`: how many starts found no free
-    caller in time. `lateness_ns`: how late the timer was, for each measured start that waited for
-    the timer.
+    `late`: the number of late starts during the measurement. `queued`: the number of starts for
+    which no caller was free in time. `lateness_ns`: the lateness of the timer for each measured
+    start that waited for the timer.
     """
 
     def __init__(

@@ -1,14 +1,14 @@
-"""Locust without its configuration files: *a command line → a running Locust whose options come
-only from this command line*.
+"""This script runs Locust without Locust's configuration files: *a command line → a running Locust
+whose options come only from this command line*.
 
 launch.py starts this file as a program, by its path. No module imports it.
 
 Locust takes options from `~/.locust.conf` and from environment variables that begin with `LOCUST_`.
-It also takes options from `locust.conf` and `pyproject.toml` in the folder where it runs. These
-options belong to other load tests. For example, `tags = x` leaves a run without users, and
-`run-time = 3s` cuts it short. This file makes Locust ignore the files, and launch.py removes the
-variables. A plain `locust -f locustfile.py` does not use this file or launch.py, so it keeps its
-own options.
+Locust also reads options from the files `locust.conf` and `pyproject.toml` in its working
+directory. These options belong to other load tests. For example, `tags = x` leaves a run without
+users, and `run-time = 3s` ends a run too early. This file makes Locust ignore the files, and
+launch.py removes the variables. A plain `locust -f locustfile.py` does not use this file or
+launch.py, so it keeps its own options.
 
 Source: locust.argument_parser, configargparse.
 """

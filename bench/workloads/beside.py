@@ -1,5 +1,5 @@
-"""The judge of a run that plain `locust` leads: *a plan → a judge process that starts before the
-load → a verdict*.
+"""This module starts the judge of a run that plain `locust` leads: *a plan → a judge process that
+starts before the load → a verdict*.
 
 Rules
 - The judge must read the servers' command counts before the first command of the run. So a run
@@ -51,7 +51,8 @@ READY = "ready"
 class ToldVerdict:
     """The judge's message with its verdict: a word, a colour and one line of text.
 
-    `page`: the path of the page with the whole result. `unstored`: the reason why there is no page.
+    `page`: the path of the page with the whole result, or None if no page was stored. `unstored`:
+    the reason why no page was stored.
     """
 
     word: str
@@ -65,9 +66,9 @@ class ToldVerdict:
 class JudgeBeside:
     """A judge process for at most one run.
 
-    Call `begin` when the run starts. After the run, call `judge` or `close`. Create the object
-    early, because the process needs a second to start, and Locust's run time does not wait for the
-    process. If the process cannot start, the verdict is UNKNOWN.
+    Call `begin` when the run starts. After the run, call `judge` or `close`. Create this object
+    early, because the judge process needs a second to start. Locust's run time does not wait for
+    the judge process. If the judge process cannot start, the verdict is UNKNOWN.
     """
 
     def __init__(self) -> None:

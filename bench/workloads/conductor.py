@@ -1,4 +1,4 @@
-"""The part of Locust that leads a run: *Locust's events in a master or local runner → one origin,
+"""This module leads a run inside Locust: *Locust's events in a master or local runner → one origin,
 one end, one fault*.
 
 Rules
@@ -7,8 +7,8 @@ Rules
 - When Locust quits, it loses reports. So before Locust stops a distributed run, the conductor asks
   every worker to finish and waits for the last reports. bench/hosts/ending.py has the states of
   this end.
-- When the end of a run has begun, nothing interrupts its steps. If Locust wants to quit, it waits
-  until the end is complete.
+- When the end of a run has begun, nothing interrupts its steps. If Locust starts to quit during
+  these steps, Locust first waits until all of them are complete.
 - The first fault in any worker ends the run. The run then reports the message and the exit code of
   this fault.
 
@@ -78,8 +78,8 @@ class ConductedRun:
 
     `plan`: the plan of the run, or None. The plan stays the same, even if the web form changes
     Locust's options during the run. `there`: the number of running callers, by worker. `ending`:
-    the state of the run's end, or None before the end begins. `over`: an event that is set when the
-    end is complete.
+    the progress of the shutdown of this run, or None before the shutdown begins. `over`: an event
+    that is set when the shutdown is complete.
     """
 
     plan: Plan | None = None
@@ -127,13 +127,14 @@ class Conductor:
                 )
 
     def _apart(self, runner: MasterRunner) -> None:
-        """Make Locust stop and quit in separate greenlets. If the end of a run has begun, the quit
-        waits for it.
+        """Make Locust stop and quit in separate greenlets. If the shutdown of a run has begun, the
+        quit waits until the shutdown is complete.
 
-        Locust quits at a signal, when the last worker has left, or when a worker has failed. The
-        quit tells all workers to leave and then reads no more messages. When Locust quit in the
-        middle of an end, the histories of all workers were lost. The quit must not run in the
-        greenlet that reads messages. It would wait there for messages that nobody reads.
+        Locust quits at a signal, when the last worker has left, or when a worker has failed. To
+        quit, Locust tells all workers to leave, and after that Locust reads no more messages.
+        Without this method, Locust could quit during the shutdown of a run, and then the histories
+        of all workers were lost. The quit must not run in the greenlet that reads messages, because
+        there it would wait for messages that nobody reads.
         """
         stop = runner.stop
         quit_now = runner.quit
@@ -269,8 +270,8 @@ class Conductor:
             self._series.go_on()
 
     def _finish(self, **_: object) -> None:
-        """End the run step by step, because Locust is about to stop. The steps are in
-        bench/hosts/ending.py."""
+        """End the run step by step, because Locust is about to stop. The module
+        bench/hosts/ending.py describes the steps."""
         hosts = self._hosts
         runner = self._runner
         run = self._run
@@ -323,8 +324,8 @@ class Conductor:
     def _is_gone(self, hosts: Hosts, node: str) -> bool:
         """Return whether worker `node` will never finish.
 
-        Locust notices a lost worker after 4 s. If the worker is a process of this host, the kernel
-        knows at once.
+        Locust notices a lost worker after 4 s. If the worker runs on this host, this method asks
+        the kernel, so it notices the loss at once.
         """
         plan = self._run.plan
         all_here = plan is not None and plan.workdir is not None and plan.bind is None

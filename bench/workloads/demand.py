@@ -1,5 +1,5 @@
-"""Random resources, times and arrivals for callers: *skew, hold, think; rate, spacing; seed →
-endless draws and schedules*.
+"""This module draws random resources, times and arrivals for callers: *skew, hold, think, rate,
+spacing and seed → endless sequences of random values*.
 
 Rules
 - NumPy draws numbers in chunks, and a C iterator returns each number in about 20 ns. The numbers
@@ -12,7 +12,8 @@ Rules
 - Each of the P workers computes the whole schedule and takes every P-th start. So each start
   belongs to exactly one worker.
 
-Source: Zipf's law P(k) ∝ 1/k^s over the resources; lognormal by its median and sigma.
+The skew `zipf` follows Zipf's law, P(k) ∝ 1/k^s, where k numbers the resources. The median and
+sigma define the lognormal distribution.
 """
 
 from array import array
@@ -94,7 +95,7 @@ class Contention:
         self._seed = seed
 
     def resources(self, caller: int) -> Iterator[int]:
-        """Yield, without end, the indices of the resources that `caller` locks.
+        """Return an endless iterator over the indices of the resources that `caller` locks.
 
         Raises UsageError if there is no resource for this caller.
         """
@@ -110,18 +111,18 @@ class Contention:
         return self._draws(self._resources, caller, 1) if self._resources else repeat(0)
 
     def holds_ns(self, caller: int) -> Iterator[int] | None:
-        """Yield, without end, how long (ns) `caller` works under each lock. Return None instead if
-        the hold is zero."""
+        """Return an endless iterator over the times (ns) for which `caller` holds its locks. If the
+        scenario has no hold time, this method returns None."""
         return self._draws(self._hold, caller, 2) if self._hold else None
 
     def thinks_ns(self, caller: int) -> Iterator[int] | None:
-        """Yield, without end, how long (ns) `caller` rests after each operation. Return None
-        instead if there is no think time."""
+        """Return an endless iterator over the times (ns) for which `caller` rests after its
+        operations. If the scenario has no think time, this method returns None."""
         return self._draws(self._think, caller, 3) if self._think else None
 
     def readers(self, caller: int) -> Iterator[int]:
-        """Yield, without end, a number for each operation of `caller`. The number is 1 if the
-        operation is a reader's, and 0 if it is a writer's."""
+        """Return an endless iterator with a number for each operation of `caller`. The number is 1
+        if the caller acts as a reader, and 0 if the caller acts as a writer."""
         return self._draws(_is_reader, caller, 4)
 
     def _draws(self, sampler: Sampler, caller: int, stream: int) -> Iterator[int]:
@@ -141,11 +142,12 @@ CHUNK = 1024
 def offsets_ns(
     rate_per_s: float, spacing: str, seed: int, part: int = 0, parts: int = 1
 ) -> Iterator[int]:
-    """Yield, without end, the start times of worker `part` of `parts` (ns after the origin,
+    """Return an endless iterator over the start times of one worker (ns after the origin,
     ascending).
 
-    The worker gets every `parts`-th start of the whole schedule. `rate_per_s` > 0 is the rate of
-    all workers together. `spacing` is `fixed` or `poisson`.
+    There are `parts` workers, and `part` is the number of this worker. The worker gets every
+    `parts`-th start of the whole schedule. `rate_per_s` > 0 is the rate of all workers together.
+    `spacing` is `fixed` or `poisson`.
     """
     numbered = zip(count(0, CHUNK), _chunks(rate_per_s, spacing, seed), strict=False)
     return chain.from_iterable(

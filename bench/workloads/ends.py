@@ -1,5 +1,5 @@
-"""How a load process ends: *a signal, a time limit, or a recipe that never yields → an orderly end,
-or an end with an error message*.
+"""This module decides how a load process ends: *a signal, a time limit, or a recipe that never
+yields → an orderly end, or an end with an error message*.
 
 Python's own SIGINT handler raises an exception in the middle of running code, for example between a
 grant and the assignment of its lease. With this module, Ctrl-C takes effect between two passes of
@@ -32,8 +32,8 @@ logger = logging.getLogger(__name__)
 def interrupt_main_only(is_starting: Callable[[], bool]) -> None:
     """Install the handler for Ctrl-C in this process.
 
-    While `is_starting()` is true, Locust would not catch the interrupt, so the process exits with
-    130.
+    While `is_starting()` is true, Locust cannot handle an interrupt. In this case, Ctrl-C ends the
+    process with exit code 130.
     """
     numbers = count(1)
 
@@ -67,9 +67,9 @@ def end_within(seconds: float) -> None:
 def end_when_stuck(worker: Worker, leader: int | None) -> None:
     """Check at each SIGALRM whether another greenlet has run besides the current caller.
 
-    After two checks without progress, this process ends with an error message. Before it ends, it
-    sends SIGTERM to the process `leader`, if there is one. Time spent waiting for a core does not
-    count.
+    After two checks without progress, this process ends with an error message. If `leader` is not
+    None, this process first sends SIGTERM to the process `leader`. Time spent waiting for a core
+    does not count.
     """
     seen_ns = -1
     in_vain = 0

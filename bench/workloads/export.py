@@ -1,5 +1,5 @@
-"""The telemetry of a plain `locust` worker: *the worker's folder → OTLP, sent by a separate
-process*. In other runs, the follower of the run sends the telemetry.
+"""This module exports the telemetry of a worker of plain `locust`: *the files in the worker's
+folder → OTLP from a separate process*. In other runs, the follower of the run sends the telemetry.
 
 This module is imported only if OTEL_* variables request telemetry. Its messages go to Locust's log.
 """
@@ -27,10 +27,10 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ExportOrder:
-    """The order to the exporter.
+    """The message that tells the exporter process what to export.
 
     `folder`: the folder into which the worker writes. `worker`: the number of the worker.
-    `targets`: the servers. `run`: the run of the worker.
+    `targets`: the URLs of the servers. `run`: the description of the run.
     """
 
     folder: Path

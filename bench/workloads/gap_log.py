@@ -1,5 +1,5 @@
-"""The log of the times in which a load process did not run: *a check of its clocks every 10 ms →
-gaps and pauses in a file*.
+"""This module logs the times in which a load process did not run: *a check of its clocks every 10
+ms → gaps and pauses in a file*.
 
 The thread of the hub makes all checks. measure/gaps.py defines gaps and pauses. Sources:
 Documentation/scheduler/sched-stats.rst of Linux (the second number of schedstat), clock_gettime(2).
@@ -36,11 +36,11 @@ class GapLog:
     # a busy core also makes timers late. The time never begins before the previous check, so no
     # time is counted twice.
     def look(self, due_ns: int, now_ns: int, waited_ns: int = 0, *, idle: bool = False) -> None:
-        """Make a check that was due at `due_ns`.
+        """Check for a gap or pause. The check was due at `due_ns`.
 
-        `waited_ns`: by how much the process's own time is behind the monotonic clock. `idle`: this
-        process makes no load, because another process has the time slice. Raises
-        EnvironmentNotReadyError if the disk is full.
+        `waited_ns`: the difference (ns) between the monotonic clock and the process's own time,
+        which is behind. `idle`: true if this process makes no load, because another process has the
+        time slice. Raises EnvironmentNotReadyError if the disk is full.
         """
         ran_ns = time.thread_time_ns()
         core_ns = self._waited()

@@ -1,8 +1,8 @@
-"""The history of the callers of one process: *operations → records, votes, lost attempts and
-misreports; counts in Locust's table*.
+"""This module writes the history of the callers of one process: *operations → records, votes, lost
+attempts and misreports; counts in Locust's table*.
 
-Callers only append to the history. All other work happens once a second in pieces of about 100 µs,
-or at the end of the run. Every record is counted exactly once.
+Callers only append to the history. The process does all other work once a second, in pieces of
+about 100 µs, or at the end of the run. Every record is counted exactly once.
 """
 
 from collections import Counter
@@ -89,18 +89,19 @@ class WorkerHistory:
     # -- once a second -----------------------------------------------------------------------------
 
     def patch(self) -> Iterator[None]:
-        """Patch the votes of the rounds that have closed since the last call. Yield after every few
-        rounds."""
+        """Patch the votes of the rounds that have closed since the last call. The iterator yields
+        after every few rounds."""
         for _ in range(0, len(self.open), PATCH):
             self.open.look(PATCH)
             yield
 
     def fold(self) -> Iterator[None]:
-        """Count the records that exist now. Yield after every few records.
+        """Count the records that exist now. The iterator yields after every few records.
 
-        Records that arrive during the count are left for the next second. At each pause of this
-        loop, new records arrive. An earlier version continued until no records were left. In an
-        overload, it did not end, and all later work was delayed by 8 s and more.
+        Records that arrive during the count wait until the next second. New records can arrive
+        whenever this loop yields. An earlier version of this loop continued until all records were
+        counted. Under overload, that loop did not end, and it delayed all later work by 8 s or
+        more.
         """
         until = self.recorder.written
         while len(records := self.recorder.read(self._folded, min(FOLD, until - self._folded))):
@@ -115,8 +116,8 @@ class WorkerHistory:
         self.releases.report(self._stats)
 
     def forget(self, segments_kept: int) -> None:
-        """Remove all segments of the record except the last `segments_kept`. If segments are
-        removed, also remove the lost attempts."""
+        """Remove all segments of the record except the last `segments_kept`. If this method removes
+        a segment, it also removes the stored lost attempts."""
         segments = sorted(
             self.workdir.glob("history-*.bin"), key=lambda path: path.stat().st_mtime_ns
         )
@@ -139,8 +140,8 @@ class WorkerHistory:
         self.report()
 
     def close(self) -> None:
-        """Close the files. If the process shared time slices, shift the recorded times to its own
-        time after that."""
+        """Close the files. If the process shared time slices with other runs, this method then
+        converts the recorded times to the process's own time."""
         self.recorder.close()
         self.begun.close()
         if self._turns is not None:

@@ -1,5 +1,5 @@
-"""Locust as a separate process: *a plan → a running Locust; its end, or the error that ended the
-run*.
+"""This module runs Locust as a separate process: *a plan → a running Locust; the end of Locust, or
+the error that ended the run*.
 
 Rules
 - This module imports neither Locust nor gevent, because they patch the whole process.
@@ -128,7 +128,7 @@ def note_failure(error: BenchError) -> None:
 
 
 class LocustProcess:
-    """A running Locust with its workers. Its owner must call `close`."""
+    """A running Locust with its workers. The owner of this object must call `close`."""
 
     def __init__(
         self,
@@ -140,9 +140,9 @@ class LocustProcess:
     ) -> None:
         """Start Locust with the plan and return at once. Raises EnvironmentNotReadyError.
 
-        `folder`: the folder in which Locust runs and keeps its log. None: the plan's workdir.
-        `channel`: a socket that brings the plans of later runs (series.py). None: this Locust makes
-        only one run.
+        `folder`: the folder in which Locust runs and keeps its log. If `folder` is None, Locust
+        uses the plan's workdir. `channel`: a socket that brings the plans of later runs
+        (series.py). If `channel` is None, this Locust makes only one run.
         """
         assert plan.workdir is not None
         self._workdir = plan.workdir if folder is None else folder
@@ -187,15 +187,15 @@ class LocustProcess:
             return None
 
     def interrupt(self) -> None:
-        """Ask Locust to end in order. Then it gives its locks back and writes its notes."""
+        """Send Locust an interrupt. Locust then releases its locks, writes its notes and exits."""
         self._process.send_signal(signal.SIGINT)
 
     def close(self) -> None:
         """End Locust if it still runs, and wait until no process of the group is left.
 
-        If Locust itself has ended, its workers get 3 s to end. After that, or at once if Locust
-        still runs, the whole group is killed. A second call does nothing, because the group's
-        number may meanwhile belong to other processes.
+        If Locust itself has ended, this method gives Locust's workers 3 s to end. Then this method
+        kills the whole process group. If Locust still runs, this method kills the group at once. A
+        second call does nothing, because other processes may have the number of the group by then.
         """
         if self._is_closed:
             return
@@ -213,8 +213,8 @@ class LocustProcess:
     def failure(self) -> BenchError | None:
         """Return why the run failed, or None if it did not fail. Call this after Locust's end.
 
-        The error has the message that Locust left. Without such a message, the error has the end of
-        Locust's log.
+        The error contains the message that Locust stored. If Locust stored no message, the error
+        contains the last lines of Locust's log.
         """
         with contextlib.suppress(OSError, ValueError):
             return error_of(
@@ -234,14 +234,14 @@ class LocustProcess:
 
 
 class Load(Protocol):
-    """A running load that a leader can follow to its end."""
+    """A running load, as the leader of a run uses it."""
 
     def wait(self, timeout_s: float | None = None) -> int | None:
         """Wait at most `timeout_s` until the load ends. Return the exit code of the load, or None
         if the load still runs."""
 
     def interrupt(self) -> None:
-        """Ask the load to end in order."""
+        """Send the load an interrupt, so that it releases its locks and ends."""
 
     def close(self) -> None:
         """End all processes of the load. A process may stay only if the next run of a series can
@@ -256,7 +256,8 @@ class Load(Protocol):
 
 
 class LocustSeries:
-    """One Locust for many runs, one after the other. Its owner must call `close`.
+    """A Locust process that makes many runs, one after the other. The owner of this object must
+    call `close`.
 
     A new Locust needs two to five seconds to start and end, which is longer than a short probe of
     `capacity`. In a series, Locust keeps running, and only the test inside Locust begins again.
@@ -275,8 +276,8 @@ class LocustSeries:
     def begin(self, plan: Plan, environ: Mapping[str, str] = os.environ) -> "SeriesRun":
         """Start the run of `plan` and return at once.
 
-        The run uses the present Locust if it is usable. Otherwise it uses a new Locust. All plans
-        of a series must have the same number of processes. Raises EnvironmentNotReadyError.
+        The run uses the present Locust if it is usable. Otherwise the run uses a new Locust. All
+        plans of a series must have the same number of processes. Raises EnvironmentNotReadyError.
         """
         if self._process is not None and self._ours is not None and self._is_sound(self._process):
             # Locust may end at this moment. Then a new Locust starts.
@@ -329,8 +330,8 @@ class SeriesRun:
     def wait(self, timeout_s: float | None = None) -> int | None:
         """Wait at most `timeout_s` until this run or Locust ends.
 
-        Returns 0 if the run has ended. If Locust has ended, returns Locust's exit code. Returns
-        None if both still run.
+        Returns 0 if the run has ended. If Locust has ended, this method returns Locust's exit code.
+        If both still run, this method returns None.
         """
         readable, _, _ = select.select([self._channel], [], [], timeout_s)
         # If Locust dies before it has read a plan, the connection is reset.
@@ -349,7 +350,7 @@ class SeriesRun:
             self._process.close()
 
     def interrupt(self) -> None:
-        """Ask Locust to end in order. No further run can use this Locust."""
+        """Send Locust an interrupt, so that it ends. No further run can use this Locust."""
         self._is_interrupted = True
         self._process.interrupt()
 

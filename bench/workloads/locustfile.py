@@ -1,4 +1,4 @@
-"""The file that Locust loads, in plain Locust and for `lockbench run`: *Locust's events → a
+"""Locust loads this file, both for plain `locust` and for `lockbench run`: *Locust's events → a
 Conductor, a Member, or both*.
 
 When this file is imported, it opens nothing except the plan. The file works with the web UI,

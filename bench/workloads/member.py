@@ -1,5 +1,5 @@
-"""The part of Locust that has the users: *Locust's events in a local runner or worker → one Worker
-that begins and ends*.
+"""This module runs the users inside Locust: *Locust's events in a local runner or worker → the
+begin and the end of one Worker*.
 
 Rules
 - The task of a user is a loop over all of its operations, so Locust does nothing between two
@@ -82,8 +82,8 @@ class LockUser(User):
             raise RuntimeError("the recipe raised an exception") from error
 
     def stop(self, force: bool = False) -> bool:
-        """Stop in the same way as any user of Locust. But do not wait until a distant arrival is
-        due or a rest has ended.
+        """Stop in the same way as any user of Locust. If the user waits for an arrival or rests,
+        this method ends the wait.
 
         Only the first call has an effect.
         """
@@ -96,7 +96,7 @@ class LockUser(User):
         return killed
 
     def on_stop(self) -> None:
-        """Free the number of this caller for a later caller."""
+        """Free the number of this caller, so that a later caller can use the number."""
         if self._caller is not None and self.worker is not None:
             self.worker.leave(self._caller)
 
@@ -110,8 +110,8 @@ class Member:
         runner: LocalRunner | WorkerRunner,
         end: Callable[[], None] | None = None,
     ) -> None:
-        """`end` is a function that ends a run with shared time slices. If it is None, Locust ends
-        with the run."""
+        """`end` is a function that ends a run with shared time slices. If `end` is None, Locust
+        quits at the end of such a run."""
         self._environment = environment
         self._runner = runner
         self._end = runner.quit if end is None else end
@@ -170,8 +170,10 @@ class Member:
             end_when_stuck(worker, os.getppid() if forked else None)
 
     def _seat(self, plan: Plan) -> Seat:
-        """Return the place of this worker in the fleet. Raises UsageError if the worker needs a
-        place but has none."""
+        """Return the place of this worker in the fleet.
+
+        Raises UsageError if the skew is `own` and the fleet does not contain this worker.
+        """
         runner = self._runner
         fleet = plan.fleet
         if not isinstance(runner, WorkerRunner):
@@ -191,7 +193,7 @@ class Member:
     def _say_there(self, worker: Worker) -> None:
         """Until the run begins, report again and again how many callers run in this process.
 
-        Locust's own report comes up to a second later, and it does not show whether the users
+        The report of Locust itself can be a second late, and it does not show whether the users
         really run.
         """
         reported = 0
@@ -224,8 +226,8 @@ class Member:
             self._runner.send_message(FINISHED)
 
     def _quit(self, **_: object) -> None:
-        """Finish before this process ends. Locust drops unsent reports when it ends a worker
-        itself."""
+        """Finish the work of this process before the process ends. Locust drops unsent reports when
+        it ends a worker itself."""
         self._quitting = True
         end_within(self._environment.stop_timeout + _AFTER_GRACE_S)
         if isinstance(self._runner, WorkerRunner):

@@ -2,7 +2,7 @@
 
 In a wheel, this file is compiled to machine code, like the core (lockcore/compiled.py).
 
-A `Caller` makes the operations. Its `Ledger` reads the leases and writes the records.
+A `Caller` makes the operations. The `Ledger` of a caller reads the leases and writes the records.
 `CallerSetting` and `Books` hold the data that all callers of a process share.
 
 Rules
@@ -10,9 +10,10 @@ Rules
   operation. If the caller holds a lease at this moment, it first gives the lease back. If the
   release was already called, the record shows that no reply came. If the acquire had not returned,
   the operation counts as cut.
-- An acquire ends when it returns. lockbench reads this time from the clock itself. At this moment,
-  the ledger reads the lease once, because the recipe may change the object later or return it
-  again. Only the end of the lease may move later, because a watchdog may extend the lease.
+- An acquire ends when it returns. lockbench reads this time from the clock itself. When the acquire
+  returns, the ledger copies the values of the lease. A copy is necessary, because the recipe may
+  change the lease object later or return the same object again. Only the end of the lease may move
+  later, because a watchdog may extend the lease.
 - If the recipe reports an impossible value, lockbench counts it against the recipe (`misreport`).
   If a lease has no usable times, the caller gives it back, and the record shows a failed acquire.
 - A caller builds the name of a resource when it needs the name. A cache of a hundred thousand names
@@ -48,11 +49,11 @@ class PackedVotes(dict[Tally, int]):
 
 
 class OpenVotes:
-    """The records that were written while their rounds were open: *slots and rounds → votes,
-    patched after the rounds have closed*. `patch`: see `Recorder.patch_votes`.
+    """A queue of the records that were written while their rounds were open: *slots and rounds →
+    votes, patched after the rounds have closed*. `patch`: see `Recorder.patch_votes`.
 
-    A patch sets the bit `LATE` in the votes. If an acquire was denied, the bit means that one of
-    its keys may have existed until the patch.
+    A patch sets the bit `LATE` in the votes. In the record of a denied acquire, this bit means that
+    a key of the acquire may have existed until the patch.
 
     When there are more than `KEPT` entries, each new entry makes this class check the oldest two.
     An earlier version checked once a second and kept 50,000 leases. Then each garbage collection
@@ -70,14 +71,20 @@ class OpenVotes:
         return len(self._entries)
 
     def add(self, entry: tuple[int, Counted]) -> None:
-        """Keep one more record. If there are more than `KEPT`, check the oldest two."""
+        """Keep one more record.
+
+        If there are now more than `KEPT` entries, this method checks the oldest two.
+        """
         self._entries.append(entry)
         if len(self._entries) > KEPT:
             self.look(2)
 
     def look(self, most: int, *, last: bool = False) -> None:
-        """Look at the oldest `most` entries, and patch the records whose rounds have closed.
-        `last`: also patch the records whose rounds are open."""
+        """Check the oldest entries, at most `most` of them, and patch the records whose rounds have
+        closed.
+
+        `last`: if true, this method also patches the records whose rounds are still open.
+        """
         entries = self._entries
         for _ in range(min(most, len(entries))):
             slot, won = entries.popleft()
@@ -97,8 +104,8 @@ class OpenVotes:
 
 
 class Places(Protocol):
-    """A page with the starts of operations in progress. The object is a memoryview of int64, for
-    which mypyc has no type."""
+    """A memory page that holds the start time of each operation in progress. The object is a
+    memoryview of int64, for which mypyc has no type."""
 
     def __setitem__(self, place: int, start_ns: int, /) -> None:
         """Store that the operation in progress at `place` began at `start_ns`. 0 means that no
@@ -106,7 +113,7 @@ class Places(Protocol):
 
 
 class LocustUser(Protocol):
-    """The part of a Locust user that a caller reads: its state."""
+    """The interface through which a caller reads the state of a Locust user."""
 
     _state: str | None
 
@@ -130,10 +137,10 @@ ACQUIRED_RELEASED: Final = ACQUIRED | OUTCOME_CODES["released"] << 8
 
 
 def fault_of_denial(answer: object, start_ns: int, returned_ns: int) -> str:
-    """Return a text about what is impossible in the answer of an acquire. The acquire was called at
-    `start_ns` and returned no lease.
+    """Return a text that describes an impossible value in the answer of an acquire. The acquire was
+    called at `start_ns` and returned no lease.
 
-    Returns "" if nothing is impossible.
+    If all values are possible, this function returns "".
     """
     if not isinstance(answer, Denied):
         return f"an acquire that returned {type(answer).__name__} instead of a Lease or a Denied"
@@ -158,19 +165,19 @@ def fault_of_denial(answer: object, start_ns: int, returned_ns: int) -> str:
 class CallerSetting:
     """The functions and settings that all callers of a process share.
 
-    `acquire` gets `ttl_ms` and `wait_ms` (ms) as the same two objects each time. This saves time,
-    because lockcore checks a number only if the object is new. `acquire_shared` is the acquire
-    function for readers.
+    Each call of `acquire` passes the same two objects `ttl_ms` and `wait_ms` (ms). This saves time,
+    because lockcore does not check a number object again that it has checked before.
+    `acquire_shared` is the acquire function for readers.
 
-    `take` waits for the next intended start and returns the time of this start (ns). It returns 0
-    if the schedule has ended. If `take` is None, operations start at once. `nap_until` waits for
-    the end of a hold, and `rest_until` waits for the end of a rest. `keep` is called with the delay
-    (ns) of a caller before its next operation.
+    `take` waits for the next intended start and returns the time of this start (ns). If the
+    schedule has ended, `take` returns 0. If `take` is None, each operation starts at once.
+    `nap_until` waits for the end of a hold, and `rest_until` waits for the end of a rest. `keep` is
+    called with the delay (ns) of a caller before its next operation.
 
-    `pause_ns`: if an acquire fails at once because instances are missing, the next acquire may
-    start this long after its start. `believes_grant`: the acquire ends at the grant time that the
-    recipe reports. This is needed if the scenario stops callers after the grant (a pause
-    "after-grant").
+    `pause_ns`: if an acquire fails at once because no quorum answers, its caller starts no new
+    operation until `pause_ns` after the start of that acquire. `believes_grant`: if true, an
+    acquire ends at the grant time that the recipe reports. The value is true if the scenario stops
+    callers after the grant (a pause "after-grant").
     """
 
     acquire: Callable[..., object]
@@ -188,13 +195,14 @@ class CallerSetting:
 
 @dataclass(frozen=True, eq=False)
 class Books:
-    """The places where all callers of a process store their operations.
+    """The functions and objects with which all callers of a process store their operations.
 
-    `tell` gets the latency (ns) of each acquire, and the name of its failure if it failed. `lost`
-    gets the starts of the attempts that do not fit into a record. `pending` gets each record whose
-    round is open. `cut` counts an acquire that was cut off because its caller ended. `misreport`
-    gets a sentence about an impossible value. `still_open`: the packed votes of an open round,
-    which are all undecided. `held`: the ids of the leases that callers hold.
+    `tell` receives the latency (ns) of each acquire. If the acquire failed, `tell` also receives
+    the name of the failure. `lost` receives the start times of the attempts that do not fit into a
+    record. `pending` receives each record whose round is still open. `cut` counts an acquire that
+    was cut off because its caller ended. `misreport` receives a sentence about an impossible value.
+    `still_open`: the packed votes for an open round, in which every vote is undecided. `held`: the
+    ids of the leases that callers hold.
     """
 
     recorder: Recorder
@@ -209,8 +217,8 @@ class Books:
 
 
 class Ledger:
-    """The writer of the records of caller `number`: *leases and denials → records*. Times are in
-    ns.
+    """The object that writes the records of caller `number`: *leases and denials → records*. Times
+    are in ns.
 
     `begun[place]` is the start of the operation in progress, or 0 between two operations.
     """
@@ -241,8 +249,8 @@ class Ledger:
         self._round: Counted | None = None
 
     def begin(self, resource: int, intended_ns: int, start_ns: int, *, is_reader: bool) -> None:
-        """Store the start of an operation. The operation starts now, at `start_ns`. Its intended
-        start was `intended_ns`."""
+        """Store the start of an operation. The operation starts now, at `start_ns`, and its
+        intended start was `intended_ns`."""
         self._resource = resource
         self._side = READS if is_reader else 0
         self._intended_ns = intended_ns
@@ -252,15 +260,15 @@ class Ledger:
 
     @property
     def is_readable(self) -> bool:
-        """Whether the operation in progress has a lease with times."""
+        """True if the operation in progress has a lease whose times are usable."""
         return self._round is not None
 
     def read(self, lease: Lease, returned_ns: int, believes_grant: bool) -> str:
-        """Copy the values for the record from a lease that an acquire has just returned. Returns
-        what is impossible in the lease, or "".
+        """Copy the values for the record from a lease that an acquire has just returned.
 
-        If the grant times are impossible, the return of the acquire counts as the grant, because
-        the caller holds the lease from that moment on.
+        Returns a text that describes an impossible value in the lease, or "" if all values are
+        possible. If the grant time is impossible, this method uses the time at which the acquire
+        returned. From that time, the caller certainly holds the lease.
         """
         start_ns = self.start_ns
         self.returned_ns = returned_ns
@@ -436,14 +444,14 @@ class Ledger:
         return slot
 
     def cut(self) -> None:
-        """Count an operation without a lease that was cut off because its caller ended."""
+        """Count an operation whose caller ended before the operation had a usable lease."""
         self.books.cut()
         self._begun[self._place] = 0
 
 
 class Caller:
-    """One caller, which makes one operation after the other. `run` makes the operations, and
-    `ledger` records them.
+    """One caller, which makes one operation after the other. The method `run` makes the operations,
+    and `ledger` records the operations.
 
     The iterators give, for each operation, the resource, the hold time and the think time (ns).
     `readers` gives 1 for a reader's operation and 0 for a writer's.
@@ -489,7 +497,10 @@ class Caller:
                 rest_until(now() + next(thinks_ns))
 
     def operate(self, resource: int, intended_ns: int, start_ns: int) -> None:
-        """Make one operation. Its intended start was `intended_ns`, and it starts at `start_ns`."""
+        """Make one operation.
+
+        The operation starts at `start_ns`, and its intended start was `intended_ns`.
+        """
         load = self.load
         ledger = self.ledger
         held = ledger.books.held

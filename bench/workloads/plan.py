@@ -1,5 +1,5 @@
-"""The plan of a Locust process: *a plan in memory or Locust's own options → one Plan, or one error
-message*.
+"""This module makes the plan of a Locust process: *a plan in memory or Locust's own options → one
+Plan, or one error message*.
 
 Rules
 - `lockbench run` gives the path of a plan in LOCKBENCH_PLAN. Plain `locust` takes lockbench's
@@ -49,8 +49,11 @@ _ROOT = Path(__file__).parents[2]
 
 @dataclass(frozen=True, slots=True)
 class Ring:
-    """A ring of runs that share time slices. This run has the number `place` of `places`, and only
-    these runs use `folder`."""
+    """A ring of runs that share time slices.
+
+    The ring has `places` runs, and `place` is the number of this run (from 0). Only the runs of
+    this ring use `folder`.
+    """
 
     folder: Path
     place: int
@@ -61,16 +64,16 @@ class Ring:
 class Plan:
     """The plan of one run.
 
-    `workdir`: the folder of the run. None: no other process reads the history, so the worker
-    creates a private folder. `timed`: the run ends after the warm-up and duration of the scenario.
-    If `timed` is false, Locust alone decides when the run begins and ends. `allow_missing`: the run
-    may begin with only a quorum of the targets.
+    `workdir`: the folder of the run. If `workdir` is None, no other process reads the history, so
+    the worker creates a private folder. `timed`: if true, the run ends after the warm-up and
+    duration of the scenario. If `timed` is false, Locust alone decides when the run begins and
+    ends. `allow_missing`: if true, the run may begin with only a quorum of the targets.
 
     `ring`: the runs that share time slices with this run. `bind`: the address and port at which the
     master waits for workers of any host. The master waits for as many workers as the scenario has
     processes, and each worker has its own workdir. If `bind` is None, the master forks all workers.
-    `more`: another run may follow. `fleet`: the ids of the participating Locust workers, in the
-    order of their places.
+    `more`: true if another run may follow. `fleet`: the ids of the participating Locust workers, in
+    the order of their places.
     """
 
     run_id: str
@@ -121,16 +124,16 @@ class Plan:
 
     @property
     def grace_s(self) -> float:
-        """How long (s) an operation in progress may need for its wait, hold and release, at most
-        120 s."""
+        """The longest time (s) that an operation in progress needs for its wait, hold and release.
+        The value is at most 120 s."""
         return min((self.scenario.wait_ms + self.scenario.ttl_ms) / 1000 + 2.0, 120.0)
 
     @property
     def others_s(self) -> float:
-        """How much longer (s) the run may take because of other processes.
+        """The extra time (s) that the run may need because of other processes.
 
-        In a ring, the other runs may start late, and they use their own time slices. With other
-        hosts, histories need time to arrive.
+        In a ring, the other runs may start late, and each run uses its own time slices. If workers
+        run on other hosts, the transfer of their histories takes time.
         """
         if self.ring:
             parts = 3 * self.ring.places
@@ -180,7 +183,11 @@ def in_memory(text: bytes) -> int:
 
 
 def plan_from(text: bytes | str, what: str) -> Plan:
-    """Return the plan in `text`. Raises UsageError. The message calls the text `what`."""
+    """Parse the plan in `text` and return the plan.
+
+    Raises UsageError if `text` is not a plan. The error message uses `what` as the name of the
+    text.
+    """
     try:
         # The hook decodes a Path.
         plan = decoded(text, Plan, lambda part, value: part(value))
@@ -246,7 +253,10 @@ def add_options(parser: Any) -> None:
 
 
 class _Joined(argparse.Action):
-    """A repeatable option. All of its values are stored as one text, as in the web form."""
+    """A repeatable option.
+
+    Locust stores all values of this option as one text, because the web form also gives one text.
+    """
 
     def __call__(
         self,
@@ -305,8 +315,7 @@ def words_of(
 
 
 def become(words: list[str], targets: list[str]) -> NoReturn:
-    """Replace this process by `lockbench run`. After that, `lockbench run` makes the output and the
-    exit code."""
+    """Replace this process by `lockbench run`, which then decides the output and the exit code."""
     scenario = in_memory(b"targets = " + msgspec.json.encode(targets))
     os.set_inheritable(scenario, True)
     paths = [str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]

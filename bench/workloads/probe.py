@@ -1,5 +1,5 @@
-"""The health of the load generator: *a check every 10 ms → the lateness of greenlets and timers,
-CPU time, and the time in which this process did not run*.
+"""This module measures the health of the load generator: *a check every 10 ms → the lateness of
+greenlets and timers, CPU time, and the time in which this process did not run*.
 
 All code of this module runs in the thread of the hub. A process does not count as stopped while it
 waits for its time slice. Its CPU time during this wait does not count.
@@ -22,8 +22,8 @@ PROBE_NS = 10 * NS_PER_MS
 
 
 class GeneratorProbe:
-    """A greenlet that starts to check the clocks when it is created. If the disk is full, it calls
-    `broke`."""
+    """A greenlet that checks the clocks again and again from its creation on. If the disk is full,
+    the greenlet calls `broke`."""
 
     def __init__(
         self, workdir: Path, index: int, waits: Waits, broke: Callable[[BenchError], None]
@@ -40,7 +40,7 @@ class GeneratorProbe:
         self._task = gevent.spawn(self._run)
 
     def _run(self) -> None:
-        """Sleep for 10 ms again and again, and store how late this greenlet wakes."""
+        """Sleep for 10 ms again and again, and store the lateness of each wake-up."""
         due_ns = monotonic_ns()
         while True:
             self.looked_ns = due_ns
@@ -71,7 +71,7 @@ class GeneratorProbe:
             count(histogram, times_ns)
 
     def begin(self) -> None:
-        """Count CPU time from now on."""
+        """Start to count CPU time. CPU time before this call does not count."""
         self._cpu_s = time.process_time()
 
     @property
@@ -82,8 +82,8 @@ class GeneratorProbe:
         return time.process_time() - self._cpu_s - waited_s
 
     def close(self) -> None:
-        """Make a last check, so that a stop since the previous check is also stored. Then close the
-        file."""
+        """Make one more check and then close the file. The last check finds a stop that happened
+        after the previous check."""
         self._task.kill()
         self._look_for_gap(self.looked_ns + PROBE_NS)
         self._gaps.close()

@@ -1,5 +1,5 @@
-"""The exceptions that a lock under test raises: *exceptions → a count for each message with file
-and line*.
+"""This module counts the exceptions that a lock under test raises: *exceptions → a count for each
+message with file and line*.
 
 A recipe should answer with a Lease, a Denied or an Outcome. So every exception is unexpected. An
 exception may come from an acquire, from a release, or from a greenlet or thread of the recipe, for
@@ -46,8 +46,8 @@ def sentence_of(error: BaseException, stage: str = "") -> str:
 def place_of(error: BaseException) -> str:
     """Return the file and the line that raised `error`, as text.
 
-    Lines of lockbench itself are skipped if there are other lines. If the first and the last
-    remaining line are in different files, the text names both.
+    If the traceback contains lines of other code, this function skips the lines of lockbench
+    itself. If the first and the last remaining line are in different files, the text names both.
     """
     frames = extract_tb(error.__traceback__)
     theirs = [frame for frame in frames if not frame.filename.startswith(_OURS)] or frames[-1:]
@@ -70,8 +70,8 @@ class Raised:
     def note(self, error: BaseException) -> None:
         """Count one exception.
 
-        A greenlet and its caller may raise the same object. If the same object comes twice in a
-        row, it counts once.
+        A greenlet and its caller may raise the same object. If two calls in a row bring the same
+        object, this method counts the object once.
         """
         if error is self._last:
             return

@@ -1,8 +1,9 @@
-"""Several runs in one Locust: *a plan from a socket → the next test of a master or local runner*.
+"""This module makes several runs in one Locust: *a plan from a socket → the next test of a master
+or local runner*.
 
 Each test stops before the next plan is read. So when the next plan is read, the previous run has
-ended completely and has written all its files. The sender of the plans gets a message at the end of
-each run. Source: locust.runners (MasterRunner.stop, LocalRunner.start).
+ended completely and has written all its files. At the end of each run, this module sends a message
+to the sender of the plans. Source: locust.runners (MasterRunner.stop, LocalRunner.start).
 """
 
 import os
@@ -23,7 +24,7 @@ READY_S = 30.0
 
 
 class Series:
-    """The runs of this Locust after its first run."""
+    """An object that starts all runs of this Locust after the first run."""
 
     def __init__(self, channel: socket.socket, runner: LocalRunner | MasterRunner) -> None:
         self._channel = channel
@@ -80,7 +81,10 @@ class Series:
 
 
 def series_of(environ: Mapping[str, str], runner: LocalRunner | MasterRunner) -> Series | None:
-    """Return the later runs of this Locust. Return None if Locust was started for one run."""
+    """Return the object that starts the later runs of this Locust.
+
+    If Locust was started for only one run, this function returns None.
+    """
     path = environ.get(SERIES_VARIABLE)
     if path is None:
         return None

@@ -1,4 +1,5 @@
-"""lockbench's rows in Locust's table: *the records of a second → counts → Locust's StatsEntry*.
+"""This module fills the rows of lockbench in Locust's table: *the records of a second → counts →
+Locust's StatsEntry*.
 
 Rules
 - Each delta is added to Locust's entry and to Locust's total. A worker adds its last delta before
@@ -111,8 +112,8 @@ class Row:
     def tell(self, took_ns: int, exception: str | None) -> None:
         """Fire an event for one operation.
 
-        `took_ns`: the duration of the operation. `exception`: the name of its failure, or None if
-        it succeeded.
+        `took_ns`: the duration of the operation. `exception`: the name of the failure, or None if
+        the operation succeeded.
         """
         assert self.fire is not None
         self.fire(

@@ -1,12 +1,12 @@
-"""Load processes that share time slices: *a ring of pipes → one process runs at a time, as if it
-were alone*.
+"""This module lets load processes share time slices: *a ring of pipes → one process runs at a time,
+as if it were alone*.
 
 Rules
 - A time slice ends only when every caller is between two operations. So no operation spans the
   pause between two time slices.
 - The own time of a process stops while the process waits for its time slice. At the end, `shift`
-  converts the times in the records to own time. After that, the records look as if the process had
-  run without a pause.
+  converts all times in the records to the own time of the process. After that, the records look as
+  if the process had run without a pause.
 - A process that ends leaves the ring. The other processes skip a process that has died. If a
   process dies in its own time slice, the other processes wait until their parents end them.
 
@@ -40,9 +40,9 @@ _LOOK_S = 0.01
 class RingPlace:
     """The place of one process in the ring.
 
-    `kept_ns`: how long the callers were delayed before their next operations within time slices.
-    `waited_ns`: how long the process waited between its time slices. `waited_cpu_ns`: the CPU time
-    that the process used during these waits.
+    `kept_ns`: the total time for which callers were delayed between two operations, within time
+    slices. `waited_ns`: the total time that the process waited between its time slices.
+    `waited_cpu_ns`: the CPU time that the process used while it waited for a time slice.
     """
 
     def __init__(self, ring: Ring, callers: int) -> None:
@@ -84,18 +84,21 @@ class RingPlace:
 
     @property
     def holding(self) -> bool:
-        """Whether this process has the time slice."""
+        """True if this process has the time slice."""
         return self._holding
 
     def own_ns(self) -> int:
-        """Return the monotonic time without the time spent waiting for time slices (ns)."""
+        """Return the own time of this process (ns).
+
+        This is the monotonic time without the waits for time slices.
+        """
         return (
             monotonic_ns() if self._holding or not self._since_ns else self._since_ns
         ) - self.waited_ns
 
     def run(self, origin_ns: int, length_ns: int, written: Callable[[], int]) -> None:
-        """Use time slices until `length_ns` of own time have passed since `origin_ns`. The last
-        time slice stays open.
+        """Take part in the ring until `length_ns` of the process's own time have passed since
+        `origin_ns`. The last time slice stays open.
 
         `written`: a function that returns the number of written records.
         """
@@ -124,7 +127,10 @@ class RingPlace:
     # the pipe reports no end of file, even if no other process has opened the pipe. A member passes
     # a time slice on by writing a byte, and this byte waits in the pipe.
     def _file(self, word: str, place: int) -> Path:
-        """Return the path of the pipe or message file (`word`) of the member at `place`."""
+        """Return the path of a pipe or message file of the member at `place`.
+
+        `word` is the beginning of the file name: `turn`, `ready` or `gone`.
+        """
         return self._ring.folder / f"{word}-{place}"
 
     def _wait_from(self, now_ns: int) -> None:
@@ -154,7 +160,10 @@ class RingPlace:
             self._pass_on(to=self._ring.place + 1)
 
     def _pass_on(self, to: int) -> None:
-        """Give the time slice to the first living member from place `to` on."""
+        """Give the time slice to the next member that still runs.
+
+        The search begins with place `to`.
+        """
         places = self._ring.places
         for place in (number % places for number in range(to, to + places)):
             # If a process has died, nobody reads its pipe, so the pipe cannot be opened for
@@ -181,7 +190,7 @@ class RingPlace:
             self._pass_on(to=self._ring.place + 1)
 
     def shift(self, workdir: Path, worker: int) -> None:
-        """Move all times in the closed history of `worker` to own time."""
+        """Convert all times in the closed history of `worker` to the own time of this process."""
         base = 0
         (firsts, shifts_ns) = np.array(self._shifts).T
         segments = workdir.glob(f"history-{worker}-{os.getpid()}.*.bin")

@@ -1,5 +1,5 @@
-"""The waits of one process's callers: *a scenario → holds, rests, arrivals, time slices; the start
-of each caller's next operation*.
+"""This module makes the callers of one process wait: *a scenario → holds, rests, arrivals, time
+slices; the start of each caller's next operation*.
 
 Each process creates its own `Waits`. Between two operations, callers wait only in this object. So
 if a user must stop, this object wakes the user.
@@ -21,8 +21,8 @@ from lockcore.clock import NS_PER_S, monotonic_ns
 
 
 class Waits:
-    """All waits of one process's callers. The event `started` is set when the users of all workers
-    run."""
+    """All waits of the callers of one process. The event `started` is set when the users of all
+    workers run."""
 
     def __init__(self, scenario: Scenario, ring: Ring | None) -> None:
         self._scenario = scenario
@@ -52,8 +52,8 @@ class Waits:
         return self.turns.take if self.turns is not None else None
 
     def _next_arrival(self) -> int:
-        """Return the next arrival of the schedule (ns). Before all users run, wait for the
-        schedule."""
+        """Return the next arrival of the schedule (ns). If the schedule has not started yet, this
+        method first waits until all users run."""
         if self.pacer is None:
             self.started.wait()
         return self.pacer.take() if self.pacer else 0
@@ -63,7 +63,7 @@ class Waits:
     ) -> None:
         """Start the schedule at `origin_ns` (monotonic). Call this when all users run.
 
-        This process has part `part` of `parts` of the schedule.
+        The schedule is divided among `parts` processes, and `part` is the number of this process.
         """
         scenario = self._scenario
         if self._arrivals is not None and scenario.rate_per_s:
@@ -97,7 +97,7 @@ class Waits:
         """End the wait of a user that must stop.
 
         This method ends a think time. It also ends a wait for other users, for an arrival or for a
-        time slice. It does not end a hold.
+        time slice. This method does not end a hold.
         """
         self.started.set()
         self.rests.cancel(user)
@@ -117,19 +117,19 @@ class Waits:
 
     @property
     def kept_ns(self) -> int:
-        """How long (ns) callers were delayed before their next operations, while the run was
-        measuring."""
+        """The total time (ns) for which callers were delayed between two operations during the
+        measurement."""
         until_ns = self._kept_in_all_ns if self._kept_until_ns is None else self._kept_until_ns
         return until_ns - self._kept_before_ns
 
     @property
     def late_ns(self) -> list[int]:
-        """How late (ns) the timer of each wait was, since this list was last emptied."""
+        """The lateness (ns) of the timer for each wait since this list was last emptied."""
         return self.rests.late_ns if self.pacer is None else self.pacer.lateness_ns
 
     @property
     def idle(self) -> int:
-        """How many callers are thinking or waiting for an arrival."""
+        """The number of callers that are thinking or waiting for an arrival."""
         return self.rests.waiting + (self._arrivals.waiting if self._arrivals else 0)
 
     def close(self) -> None:

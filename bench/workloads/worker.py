@@ -1,12 +1,12 @@
-"""One process's share of a run: *a plan → a connected lock with callers; at the end, a note and
-counts in Locust's table*.
+"""This module makes the share of a run that one process has: *a plan → a connected lock with
+callers; at the end, the last note and the final counts in Locust's table*.
 
-Rules: this module opens connections and files in the process that uses them. It opens them before
-the users start and never at import. Users call only the functions that a `Caller` holds. All other
-work happens in two greenlets once a second, and at the end. The first greenlet writes the note. The
-second greenlet counts the new records. It counts for about 100 µs and then pauses for a
-millisecond. The note never waits for this counting, because readers need the note most when the
-counting is late.
+Rules: this module opens connections and files in the process that uses them. The connections and
+files are opened before the users start, and never when this module is imported. Users call only the
+functions that a `Caller` holds. During the run, two greenlets do all other work, once a second. The
+first greenlet writes the note. The second greenlet counts the new records in pieces of about 100
+µs, with a pause of a millisecond after each piece. The note never waits until the records are
+counted, because readers need the note most when the counting is late.
 """
 
 import gc
@@ -61,10 +61,10 @@ Answer = TypeVar("Answer")
 
 
 class Worker:
-    """One process's share of a run in progress.
+    """The share of a running run that one process has.
 
-    Create it with `open`. Call `begin` when all users of all workers run, and call `finish` when
-    all users have ended.
+    Create a Worker with `open`. Call `begin` when all users of all workers run, and call `finish`
+    when all users have ended.
     """
 
     def __init__(
@@ -130,7 +130,7 @@ class Worker:
         """Connect the recipe and open the history.
 
         `broke`: this function receives an error that ends the run. `seat`: the number of this
-        worker, and how many workers there are. Raises UsageError or EnvironmentNotReadyError. After
+        worker and the number of all workers. Raises UsageError or EnvironmentNotReadyError. After
         an exception, nothing stays open.
         """
         with ExitStack() as closing:
@@ -172,12 +172,12 @@ class Worker:
     # -- for users ---------------------------------------------------------------------------------
 
     def caller(self) -> Caller:
-        """Return a new caller. It gets the number of a caller that has left, if there is one.
-        Raises UsageError.
+        """Return a new caller. If an earlier caller has left, the new caller gets the number of
+        that caller. Raises UsageError.
 
         In a planned run, all callers begin together when all callers exist. In an earlier version,
-        callers began one by one. The work of the first thousand callers then delayed the spawning
-        of the other callers for seconds, and the run measured fewer callers than the scenario
+        callers began one by one. The work of the first thousand callers then delayed the start of
+        the remaining callers for seconds. So the run measured fewer callers than the scenario
         requests.
         """
         place_in_row = heappop(self._left) if self._left else self.callers
@@ -197,22 +197,25 @@ class Worker:
         )
 
     def leave(self, caller: Caller) -> None:
-        """Free the number of a caller that has ended. This also frees the caller's own resource."""
+        """Free the number of a caller that has ended.
+
+        With the skew `own`, this also frees the resource of the caller.
+        """
         heappush(self._left, caller.ledger.number % CALLERS_PER_WORKER)
 
     # -- the course of a run -----------------------------------------------------------------------
 
     @property
     def is_ending(self) -> bool:
-        """Whether all users have ended."""
+        """True if all users have ended."""
         return bool(self._ending.is_set())
 
     def begin(self, end: Callable[[], None], origin_ns: int, part: int, parts: int) -> None:
         """Start the schedule at `origin_ns` (monotonic). Call this when all users run. Only the
         first call has an effect.
 
-        This worker has part `part` of `parts` of the schedule. `end` ends a run that shares time
-        slices.
+        The schedule is divided among `parts` workers, and `part` is the number of this worker. The
+        function `end` ends a run that shares time slices.
         """
         if self._origin_ns:
             return
@@ -272,8 +275,8 @@ class Worker:
         self._closing.close()
 
     def _told(self, ask: Callable[[], Answer], nothing: Answer) -> Answer:
-        """Return the value of `ask`, which calls the recipe. If it raises, note the exception and
-        return `nothing`."""
+        """Return the value of `ask`, which calls the recipe. If `ask` raises an exception, this
+        method counts the exception and returns `nothing`."""
         try:
             return ask()
         except Exception as error:  # noqa: BLE001
@@ -369,8 +372,8 @@ def instance_report(status: InstanceStatus) -> InstanceSeen:
 
 
 def _acquire_shared(recipe: Recipe, shared: bool) -> Acquire:
-    """Return the acquire function for readers. If the scenario has no readers, it is the normal
-    acquire and is never called."""
+    """Return the acquire function for readers. If the scenario has no readers, this function
+    returns the normal acquire function, and nobody calls it."""
     return cast("SharedRecipe", recipe).acquire_shared if shared else recipe.acquire
 
 
