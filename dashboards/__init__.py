@@ -1,4 +1,5 @@
-"""Grafana boards as code and as committed JSON, with the collector, Prometheus and provisioning.
+"""This package contains the Grafana boards as code and as JSON files. It also contains the settings
+of the collector, Prometheus and Grafana.
 
 See README.md.
 """

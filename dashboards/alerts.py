@@ -1,8 +1,8 @@
-"""The program that receives the stack's alerts: *posts of Alertmanager → a line of JSON on stdout
-for each alert*.
+"""This program receives the alerts of the monitoring stack: *posts of Alertmanager → a line of JSON
+on stdout for each alert*.
 
-Run as `python -m dashboards.alerts HOST:PORT`. `docker compose logs alerts` shows the lines.
-Source: Prometheus, "Alerting configuration", webhook_config.
+Run this program as `python -m dashboards.alerts HOST:PORT`. `docker compose logs alerts` shows the
+lines that the program writes. Source: Prometheus, "Alerting configuration", webhook_config.
 """
 
 import json
@@ -11,7 +11,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 
 class Receiver(BaseHTTPRequestHandler):
-    """A request handler. If the handler can read a post, it answers 200.
+    """A handler for HTTP requests. If a POST request contains readable alerts, the handler answers
+    200.
 
     A GET request is the health check.
     """
@@ -22,7 +23,7 @@ class Receiver(BaseHTTPRequestHandler):
         self.end_headers()
 
     def do_POST(self) -> None:
-        """Write the alerts of one post."""
+        """Write all alerts of one POST request to stdout."""
         try:
             alerts = json.loads(self.rfile.read(int(self.headers["Content-Length"] or 0)))["alerts"]
             sys.stdout.writelines(f"{json.dumps(alert)}\n" for alert in alerts)
@@ -33,7 +34,7 @@ class Receiver(BaseHTTPRequestHandler):
         self.do_GET()
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - http.server's name
-        """Print nothing about requests, because stdout must have only alerts."""
+        """Print nothing about requests, because the output must contain only alerts."""
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
-"""A board: *panels in rows, variables → the dashboard as the JSON text that we commit*.
+"""This module builds a board: *panels in rows, variables → the dashboard as the text of a JSON
+file*.
 
-Rules: the panels of a line share its 24 columns. This module places each panel, because Grafana's
-own layout needs more than 24 columns.
+Rules: each line of a board has 24 columns, which its panels share. This module places each panel,
+because Grafana's own layout needs more than 24 columns.
 """
 
 from __future__ import annotations
@@ -41,11 +42,12 @@ def board(
     since: str = ONE_RUN,
     refresh: str = "5s",
 ) -> str:
-    """Return the board as the JSON text that we commit.
+    """Return the board as the text of the JSON file in the folder `boards`.
 
-    A board of runs has the variables that all boards of runs have, and the `extra` variables. If
-    `variables` are given, the board has only these variables and no annotations. The board first
-    shows the time from `since` until now. The board repeats its queries after each `refresh`.
+    All boards of runs have the same basic variables. `extra`: further variables of this board.
+    `variables`: if this is not empty, the board has only these variables and no annotations. The
+    board first shows the time from `since` until now. The board repeats its queries after each
+    `refresh`.
     """
     builder = (
         dashboard.Dashboard(f"{TAG}: {title}")
@@ -81,7 +83,8 @@ def board(
 def _place(builder: dashboard.Dashboard, shelves: Sequence[Shelf]) -> None:
     """Number the panels and place them in their lines.
 
-    If 24 is not a multiple of how many panels the line has, some panels are one column wider.
+    If the number of panels does not divide 24, some panels of the line are one column wider than
+    the others.
     """
     y = 0
     numbers = itertools.count(1)
@@ -132,7 +135,8 @@ def choice(
 def instances(within: str) -> tuple[Variable, Variable]:
     """Return two variables, the host and the port, with which a reader selects an instance.
 
-    The variables offer the instances whose votes count. `within`: matchers that select the series.
+    The choices are all instances that report whether they vote. `within`: matchers that select the
+    series.
     """
     return (
         choice(

@@ -1,9 +1,9 @@
-"""A second locustfile that adds a login to the stack's Locust: *a password file → a page that
-requires this password*.
+"""This second locustfile adds a login to the Locust of the monitoring stack: *a password file → a
+page that requires this password*.
 
 Rules: Locust's page needs a login. Without a login, any site that a browser visits could start a
-load through Locust's page. There is one user, `admin`. The password comes from the file in
-LOCKBENCH_LOCUST_PASSWORD_FILE. A session ends with the process. If --web-login is not given, this
+load through Locust's page. There is one user, `admin`. The variable LOCKBENCH_LOCUST_PASSWORD_FILE
+names the file with the password. A session ends with the process. If --web-login is not given, this
 file changes nothing. Source: Locust's documentation, "Adding authentication to the web UI".
 """
 

@@ -66,11 +66,11 @@ def number(
     red_above: float | None = None,
     empty: str = NO_RUN,
 ) -> Builder:
-    """Return a panel with one number. The number is the present value, or it covers the whole time
-    range.
+    """Return a panel with one number. The query decides whether this is the present value or a
+    value for the whole time range.
 
-    The number is red above `red_above`. `empty`: the text that the panel shows if there is no
-    number.
+    If the number is greater than or equal to `red_above`, it is red. `empty`: the text that the
+    panel shows if there is no number.
     """
     panel = stat.Panel().graph_mode(shared.BigValueGraphMode.NONE).reduce_options(_LAST)
     if red_above is not None:
@@ -96,7 +96,7 @@ def bars(title: str, description: str, query: Query, *, empty: str = NO_RUN) -> 
 
 
 def heat(title: str, description: str, query: Query) -> Builder:
-    """Return a panel with a histogram over time, with the bounds of the histogram."""
+    """Return a heatmap panel, which shows how a histogram changes over time."""
     panel = heatmap.Panel().y_axis(heatmap.YAxisConfig().unit(unit_of(query.unit)))
     panel.color(
         heatmap.HeatmapColorOptions()
@@ -110,7 +110,7 @@ def heat(title: str, description: str, query: Query) -> Builder:
 
 
 def unit_of(unit: str) -> str:
-    """Return Grafana's name for a unit of the table.
+    """Return Grafana's name for a unit of the instrument table.
 
     For example, `{acquire}/s` becomes the suffix "acquires/s" after the number. Grafana puts a
     space before a suffix. If a number has a suffix, Grafana does not shorten the number (to 78.8

@@ -1,9 +1,10 @@
-"""The board of applications (`lockcore.otel`): *instruments → the health of locking, by service and
-by instance*.
+"""This module builds the board for applications that use `lockcore.otel`: *instruments → the health
+of locking for each service and each instance*.
 
-Rules: the label `job` narrows the board. With OpenTelemetry, this label is the name of the service.
-Runs of lockbench export the same metrics with a run id. The board leaves out all series with a run
-id. Rates and shares cover the last few scrapes. The descriptions of panels say what to do.
+Rules: the board selects metrics by the label `job`. With OpenTelemetry, this label is the name of
+the service. Runs of lockbench export the same metrics with a run id. The board leaves out all
+series with a run id. Rates and shares cover the last few scrapes. The description of each panel
+tells the reader how to react.
 """
 
 from functools import partial
@@ -23,7 +24,7 @@ _p99 = partial(queries.quantile, 0.99, run=PRODUCTION)
 
 
 def _failed(by: tuple[str, ...] = ()) -> Query:
-    """Return the share of acquires that failed with any outcome other than `contended`."""
+    """Return the share of acquires that failed for any reason other than contention."""
     lost = _rate(_ENDED, by, redlock_outcome="=~split_vote|unreachable|too_late")
     return ratio(lost, Query(f"({_rate(_ENDED, by).expr} > 0)", ""))
 

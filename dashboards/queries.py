@@ -1,18 +1,18 @@
-"""The queries of the boards: *instruments → queries for Prometheus*.
+"""This module writes the queries of the boards: *instruments → queries for Prometheus*.
 
 Rules
-- All PromQL is made from the instrument table. If the table lacks a metric or a label, a query with
-  it is refused. The variables of the board narrow every selector.
+- This module makes all PromQL from the instrument table. If a query uses a metric or a label that
+  the table lacks, this module raises an error. Every selector contains the variables of the board.
 - A query reads a counter as a rate over `$__rate_interval`. If `whole` is set, the query reads the
   last value in `$__range` instead. The counters of each run start at 0, so this value is exactly
   the count of the run.
-- Quantiles of acquire cover all acquires (`acquire_quantile`). In an outage, quantiles of only the
-  successful acquires would look good.
-- A query reads a histogram as a classic histogram. If there are no classic buckets, it reads a
-  native histogram (exponential, or converted by Prometheus 3). A native histogram cannot count
-  failures as endless. If the share of failed acquires is more than 1 − q, the query returns the
-  largest bound. A classic histogram gives the same result. If fewer failed, the query returns the
-  quantile of the successes.
+- Quantiles of acquire cover all acquires (`acquire_quantile`). Quantiles of only the successful
+  acquires would hide an outage.
+- A query reads a histogram as a classic histogram. If there are no classic buckets, the query reads
+  a native histogram (exponential, or converted by Prometheus 3). A native histogram has no bucket
+  in which failed acquires could count as infinitely long. So if the share of failed acquires is
+  more than 1 − q, the query returns the largest bound. A classic histogram gives the same result.
+  If the share is smaller, the query returns the quantile of the successful acquires.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ _INSTANCE_VARIABLES = {"server_address": "$instance", "server_port": "$port"}
 class Query:
     """A query in PromQL.
 
-    `unit`: the unit of the query's values, as in the table ("1": a ratio). `legend`: the text for
-    Grafana's legend.
+    `unit`: the unit of the values, as the instrument table writes it. The unit of a ratio is "1".
+    `legend`: the text for Grafana's legend.
     """
 
     expr: str
@@ -63,8 +63,8 @@ class Query:
 def metric(name: str, part: str = "", *, run: str = "$run", **labels: str) -> str:
     """Return the selector of instrument `name`.
 
-    `part`: bucket, sum, count or `NATIVE` for a histogram. `labels`: the values that labels must
-    have. A value may begin with the operator `!=` or `=~`. Raises KeyError if the table lacks the
+    `part`: bucket, sum, count or `NATIVE` for a histogram. `labels`: the required value of each
+    label. A value may begin with the operator `!=` or `=~`. Raises KeyError if the table lacks the
     instrument or a label. Raises ValueError if the part is wrong.
     """
     one = BY_NAME[name]
@@ -91,10 +91,11 @@ def metric(name: str, part: str = "", *, run: str = "$run", **labels: str) -> st
 def grown(
     name: str, part: str = "", *, whole: bool = False, run: str = "$run", **labels: str
 ) -> str:
-    """Return the present rate of each series of a counter, or of a `part` of a histogram.
+    """Return the present rate of each series of a counter. For a histogram, `part` selects the
+    series.
 
-    `whole`: if true, return the last value in view instead of the rate. This value covers a whole
-    run.
+    `whole`: if true, this function returns the last value in the time range instead of the rate.
+    This value covers a whole run.
     """
     selector = metric(name, part, run=run, **labels)
     return (
@@ -120,12 +121,12 @@ def now(name: str, by: Sequence[str] = (), *, function: str = "sum", **labels: s
 
 
 def state(name: str, by: Sequence[str] = (), *, function: str = "sum", **labels: str) -> Query:
-    """Return the query that `now` returns, for a gauge that is 1 or 0."""
+    """Return the same query as `now`, but without a unit. This is for a gauge that is 1 or 0."""
     return replace(now(name, by, function=function, **labels), unit=PLAIN)
 
 
 def rate(name: str, by: Sequence[str] = (), **labels: str) -> Query:
-    """Return by how much a counter grows per second."""
+    """Return the growth of a counter per second."""
     unit = BY_NAME[name].unit
     return _query(
         name,
@@ -136,7 +137,7 @@ def rate(name: str, by: Sequence[str] = (), **labels: str) -> Query:
 
 
 def total(name: str, by: Sequence[str] = (), **labels: str) -> Query:
-    """Return the sum of the last values of a counter, over all runs in view."""
+    """Return the final value of a counter, summed over all runs that the board shows."""
     return _query(name, summed(grown(name, whole=True, **labels), by), by)
 
 
@@ -146,13 +147,14 @@ def either(classic: str, native: str) -> str:
 
 
 def count(name: str) -> Query:
-    """Return how many values a histogram has at the end of each run in view."""
+    """Return the final number of values in a histogram, summed over all runs that the board
+    shows."""
     classic, native = (summed(grown(name, part, whole=True)) for part in ("count", NATIVE))
     return Query(either(classic, f"histogram_count({native})"), "{operation}")
 
 
 def below(name: str, bound: str, **labels: str) -> Query:
-    """Return how many values of whole runs are at most `bound`.
+    """Return the number of values up to `bound`, summed over all runs that the board shows.
 
     `bound`: a bound of the histogram.
     """
@@ -163,7 +165,7 @@ def below(name: str, bound: str, **labels: str) -> Query:
 
 
 def voting() -> Query:
-    """Return how many instances vote.
+    """Return the number of instances that vote.
 
     An instance counts only while every load process gets its vote.
     """
@@ -172,9 +174,9 @@ def voting() -> Query:
 
 
 def whole_rate(by: Sequence[str] = (), *, run: str = "$run") -> Query:
-    """Return the leases per second of each whole run in view, averaged over the runs.
+    """Return the leases per second of whole runs, averaged over all runs that the board shows.
 
-    Warm-up and drain are included.
+    The time of a run includes warm-up and drain.
     """
     of_run = tuple(dict.fromkeys((RUN, *by)))
     leases = total("redlock.acquire.outcomes", of_run, run=run, redlock_outcome="acquired")
@@ -201,8 +203,8 @@ def acquire_quantile(
 ) -> Query:
     """Return the `q` quantile over all acquires.
 
-    A failed acquire counts as endless, so it lies only in the last bucket. If more than 1 − `q` of
-    the acquires failed, the quantile is the largest bound.
+    A failed acquire counts as infinitely long, so only the last bucket contains it. If the share of
+    failed acquires is more than 1 − `q`, the quantile is the largest bound.
     """
     series = partial(grown, ACQUIRE, whole=whole, run=run)
     acquired = series("bucket", redlock_outcome="acquired")
@@ -230,7 +232,7 @@ def mean(name: str) -> Query:
 
 
 def buckets(name: str, **labels: str) -> Query:
-    """Return the buckets of a histogram as a heatmap needs them, in observations per second."""
+    """Return the buckets of a histogram for a heatmap, in observations per second."""
     classic, native = (grown(name, part, whole=False, **labels) for part in ("bucket", NATIVE))
     return _query(name, either(summed(classic, ("le",)), summed(native)), ("le",))
 

@@ -1,10 +1,10 @@
-"""The boards of runs: *instruments → speed and outcomes; votes; the cost of AOF policies; a
-comparison*.
+"""This module builds the boards of runs: *instruments → boards for speed and outcomes, for votes,
+for the cost of AOF policies, and for a comparison*.
 
-Rules: a ratio is the figure of the chosen run ÷ the figure of the baseline, over whole runs. A
-ratio of 1 means that both figures are equal. A comparison of two runs gives only a first hint. For
-a verdict with an interval, use `lockbench compare` or `gate`. Each policy has one or more runs. All
-runs that a reader compares must be in the time range.
+Rules: a ratio divides a value of the chosen run by the same value of the baseline run. Both values
+cover a whole run. A ratio of 1 means that both values are equal. A comparison of two runs gives
+only a first hint. For a verdict with an interval, use `lockbench compare` or `gate`. Each policy
+has one or more runs. The time range of the board must include all runs that the reader compares.
 """
 
 from functools import partial
@@ -299,8 +299,8 @@ _BY = (queries.POLICY,)
 
 
 def _each_lease(name: str) -> Query:
-    """Return a counter divided by how many leases there were, over whole runs. So a longer run does
-    not look worse."""
+    """Return the final value of a counter divided by the number of leases. So a longer run does not
+    look worse."""
     return ratio(total(name, _BY), _leases(_BY), BY_NAME[name].unit + "/lease")
 
 

@@ -1,9 +1,9 @@
-"""The one clock of the lock: *nothing → nanoseconds of CLOCK_MONOTONIC*.
+"""This module has the only clock that the lock uses: *nothing → nanoseconds of CLOCK_MONOTONIC*.
 
 Rules: lockcore never judges validity by a wall clock, because a wall clock jumps. On Linux all
 processes of a host share one CLOCK_MONOTONIC. So readings of several workers can be compared, but
-readings of two hosts cannot. The clock stands still while the host is suspended.
-docs/lockcore/protocol.md, "Which clock", explains why lockcore uses this clock nevertheless.
+readings of two hosts cannot. CLOCK_MONOTONIC does not advance while the host is suspended. The
+section "Which clock" of docs/lockcore/protocol.md explains why lockcore still uses this clock.
 """
 
 from time import monotonic_ns
@@ -19,10 +19,12 @@ FAR_FUTURE_NS: Final = 1 << 62
 
 
 def drift_ns(ttl_ms: int, drift_factor: float) -> int:
-    """The largest difference between clocks over one TTL, in ns: `ttl × drift_factor + 2 ms`.
+    """Return the largest drift between two clocks during one TTL (ns), which is `ttl × drift_factor
+    + 2 ms`.
 
     `ttl_ms` is > 0. `drift_factor` is in [0, 1). The 2 ms cover the granularity of Redis's own
-    expiry, which is 1 ms, and the rounding of PX. Source: CLOCK_DRIFT in the Redlock text.
+    expiry, which is 1 ms, and the rounding of PX. The source is CLOCK_DRIFT in the description of
+    Redlock.
 
     >>> drift_ns(10_000, 0.01) / NS_PER_MS
     102.0

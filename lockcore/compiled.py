@@ -1,12 +1,14 @@
-"""lockcore as machine code: *pure modules and hot paths → extension modules beside the sources*.
+"""This module compiles lockcore to machine code: *pure modules and hot paths → extension modules
+beside the sources*.
 
 mypyc compiles the modules. This file itself is not compiled. docs/lockcore/compiled.md has the
 rules for the files that are.
 
-Rules: the build of a wheel compiles these modules. It also compiles the benchmark's code that runs
-for every lease. Without a compiler, mypyc or Python.h, or with LOCKCORE_PURE=1, everything runs
-from the source. The source stays installed. Either all modules are compiled or none is. An editable
-install is never compiled. Source: the documentation of mypyc, and of `tool.setuptools.cmdclass`.
+Rules: the build of a wheel compiles these modules. The build also compiles the benchmark code that
+runs for every lease. Without a compiler, mypyc or Python.h, or with LOCKCORE_PURE=1, everything
+runs from the source. The source stays installed. Either all modules are compiled, or no module is
+compiled. An editable install is never compiled. Source: the documentation of mypyc, and of
+`tool.setuptools.cmdclass`.
 """
 
 import logging
@@ -59,8 +61,9 @@ MOST_REASON = 300  # characters
 def read_along(lines: list[str]) -> Iterator[None]:
     """Collect the output of this process and its children in `lines`, and print it afterwards.
 
-    mypyc prints its errors in this process and then exits. A C compiler is a separate process. Only
-    the descriptors of stdout and stderr receive the output of both.
+    mypyc prints its errors in this process and then exits. A C compiler runs as a separate process.
+    So this function redirects the file descriptors of stdout and stderr, because only they receive
+    the output of both.
     """
     streams = [stream for stream in (sys.stdout, sys.stderr) if stream is not None]
     with TemporaryFile() as printed:
@@ -84,9 +87,10 @@ def read_along(lines: list[str]) -> Iterator[None]:
 
 
 def reason_of(error: BaseException, lines: list[str]) -> str:
-    """The error and the last printed error line, in one line, as the reason for a failed build.
+    """Return the reason for a failed build as one line. The line contains `error` and the last
+    printed error line.
 
-    Without a printed error line, the last printed line takes its place.
+    If the build printed no error line, the reason contains the last printed line instead.
     """
     if isinstance(error, ImportError):
         return f"mypyc cannot be imported ({error}); install mypy and build again"
@@ -115,7 +119,7 @@ class CompileCore(build_ext):  # type: ignore[misc]
     """
 
     def run(self) -> None:
-        """Compile all modules. If one fails, remove the compiled modules."""
+        """Compile all modules. If a module cannot be compiled, remove all compiled modules."""
         if self.inplace or self.editable_mode:
             return
         lines: list[str] = []

@@ -1,9 +1,10 @@
-"""The interface for the bench: *lockbench's judges and loads → the pure parts of lockcore*.
+"""This module is the interface of lockcore for lockbench: *the judges and loads of lockbench → the
+pure parts of lockcore*.
 
-Rules: the bench imports `lockcore`, `lockcore.clock`, this module and `sockets` beside it, and
-nothing else of lockcore (checked by `make lint`). So lockcore can change inside without changing
-the bench. Nothing here touches a socket, so the bench's judges stay pure. Applications do not need
-this module.
+Rules: `bench` may import `lockcore`, `lockcore.clock`, this module and `lockcore.bench.sockets`.
+`bench` may not import any other module of lockcore, and `make lint` checks this. So a change inside
+lockcore needs no change in `bench`. This module uses no sockets, so judges that import it stay
+pure. Applications do not need this module.
 """
 
 from lockcore.engine import engine as _engine

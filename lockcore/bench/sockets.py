@@ -1,4 +1,5 @@
-"""The bench's interface to sockets: *a URL → a connection, or the reason for a failure*."""
+"""This module gives lockbench access to sockets: *a URL → a connection, or the reason for a
+failure*."""
 
 from lockcore.shells.common.failure import SENTINEL, failure_of
 from lockcore.shells.common.handshake import Connected, dialect_of, shake
