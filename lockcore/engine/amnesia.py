@@ -1,13 +1,14 @@
-"""Notices instances that forgot their locks on an open connection: *pushes, answers → abstention*.
+"""This module notices when an instance forgets its locks while its connection stays open: *push
+messages, answers → abstention*.
 
 Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md. For this reason,
-a constant is `Final`.
+each constant is declared as `Final`.
 
 Rules: an instance that may have forgotten locks abstains until all these locks have expired
 (facts/membership.py). Four signs show that an instance may have forgotten locks: a push message
-from the server, an answer -READONLY, a new replication id, and a new number of database swaps above
-0. If the server sends no push messages, the engine asks for the replication id once a second.
-Before SETs, the engine asks how many swaps there were, at most four times a second.
+from the server, an answer -READONLY, a new replication id, or a changed number of database swaps
+that is not zero. If the server sends no push messages, the engine asks for the replication id once
+a second. The engine reads the number of database swaps before a SET, at most four times a second.
 """
 
 from collections.abc import Callable, Sequence
@@ -41,17 +42,17 @@ SWAPS: Final = request(b"INFO", b"commandstats")
 # within SWAPS_EVERY_NS after a reading, only the next reading shows it. A reading takes a server 4
 # to 12 µs (redis 7.0 and 8.2).
 class Amnesia:
-    """Notices that instances have forgotten their locks while their connections stayed open.
+    """Notices when instances forget their locks while their connections stay open.
 
     A server forgets locks if somebody flushes it, or if it was a replica for a while. The server
     then sends a push message between two replies, or it answers -READONLY. If a server sends no
-    push messages, the engine asks for its replication id once a second. After such a sign the
-    instance abstains for `whole_ns`, as after a restart. If `whole_ns` is 0, the instance does not
-    abstain. SETs that the instance has not answered yet do not count. `recount` computes the voters
-    again.
+    push messages, the engine asks for its replication id once a second. When the engine notices one
+    of these signs, the instance abstains for `whole_ns`, as it does after a restart. If `whole_ns`
+    is 0, the instance does not abstain. SETs that the instance has not answered yet do not count.
+    `recount` computes the voters again.
 
-    Source: Redis' CLIENT TRACKING (Redis reports a flush to every tracking client), REPLICAOF,
-    SWAPDB and INFO commandstats.
+    Redis reports a flush to every client that uses CLIENT TRACKING. Source: the Redis commands
+    CLIENT TRACKING, REPLICAOF, SWAPDB and INFO commandstats.
     """
 
     def __init__(
@@ -83,16 +84,20 @@ class Amnesia:
                 self._engine.unicast(pipe, request(b"INFO", b"replication"), question)
 
     def counting_swaps(self, pipes: Sequence[InstancePipe], now_ns: int) -> list[InstancePipe]:
-        """The instances that get `SWAPS` now. Each reply goes to `swaps_read`.
+        """Return the instances to which the engine must send `SWAPS` now. Each reply goes to
+        `swaps_read`.
 
-        The next reading is due SWAPS_EVERY_NS later.
+        The engine sends `SWAPS` again after SWAPS_EVERY_NS at the earliest.
         """
         self.swaps_due_ns = now_ns + SWAPS_EVERY_NS
         hellos = [(pipe, self._members[pipe.index].hello) for pipe in pipes]
         return [pipe for pipe, hello in hellos if hello is not None and hello.swaps != NOT_COUNTED]
 
     def swaps_read(self, info: object, pipe: InstancePipe) -> None:
-        """Take an instance's number of database swaps. An error is ignored."""
+        """Process a reply to `SWAPS`, which contains the number of database swaps.
+
+        This method ignores an error.
+        """
         member = self._members[pipe.index]
         earlier = member.hello
         if earlier is None or not isinstance(info, bytes):
@@ -105,7 +110,7 @@ class Amnesia:
             self.noticed(pipe, SWAPPED)
 
     def _answered(self, info: object, pipe: InstancePipe) -> None:
-        """Take an instance's INFO about replication. An error is ignored."""
+        """Process a reply to INFO replication. This method ignores an error."""
         if not isinstance(info, bytes):
             return
         member = self._members[pipe.index]

@@ -1,19 +1,21 @@
-"""The next step of one operation: *(event, now, random) → send a round, wait until a time, or end*.
+"""This module decides the next step of one operation: *(event, now, random) → send a round, wait
+until a time, or end*.
 
 Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md. For this reason,
-a lease gets positional arguments, and the code looks nothing up by name.
+the code creates each `Lease` with positional arguments, and it looks nothing up by name.
 
-Each operation is a generator. It yields one of four requests to the shell. A `Round` means: send
-this, and wake me when it is settled. A `Turn` means: send nothing, and wake me when it is settled.
-An int means: wake me at this time, in ns. An `Offer` asks whether the caller still gets this lease
-in time. The shell sends the generator the time (ns) at which the generator runs again. After an
-offer, the shell sends the time at which the caller runs again. The generator returns the result of
-the operation. If the caller is cancelled, the shell throws into the generator, and the generator
-abandons its round.
+Each operation is a generator, which yields requests to the shell. There are four kinds of request.
+A `Round` asks the shell to send the round and to wake the operation when the round is settled. A
+`Turn` asks the shell to send nothing and to wake the operation when the turn is settled. An int is
+a time (ns) at which the shell must wake the operation. An `Offer` asks the shell whether the caller
+receives this lease in time. The shell answers each request with the current time (ns). After an
+offer, the answer is the time at which the caller runs again. The generator returns the result of
+the operation. If the caller is cancelled, the shell raises an exception inside the generator, and
+the generator abandons its round.
 
-Rules: a lease belongs to a caller only after the caller's own thread has received the lease and
-then read the clock. Every attempt has its own start and its own owner token. Source: the Redlock
-text.
+Rules: a lease belongs to a caller only after two steps. First, the caller's own thread receives the
+lease. Second, this thread reads the clock. Every attempt has its own start and its own owner token.
+Source: the description of Redlock in the Redis documentation.
 """
 
 from collections.abc import Generator
@@ -35,9 +37,9 @@ Steps = Generator[Request, int, "Lease | Denied"]
 def lease_of(
     round_: SetRound, now_ns: int, attempts: int = 1, split_votes: int = 0
 ) -> Lease | None:
-    """The lease that a won round gives at `now_ns`, or None if the validity is used up.
+    """Return the lease of a won round, or None if the lease would no longer be valid at `now_ns`.
 
-    If the round is `watched`, the caller of this function then calls `decided`.
+    If the round is `watched`, the code that calls this function must then call `decided`.
     """
     terms = round_.terms
     started_ns = round_.started_ns
@@ -59,9 +61,9 @@ def lease_of(
 
 
 def first_lease(round_: SetRound, now_ns: int) -> Lease | None:
-    """The lease of a first attempt whose caller runs again.
+    """Return the lease of a first attempt, after its caller runs again at `now_ns`.
 
-    If the result is None, `Acquisition.after` decides.
+    If this function returns None, `Acquisition.after` continues the acquire.
     """
     if round_.outcome is not ACQUIRED or round_.engine.retired:
         return None
@@ -101,7 +103,7 @@ class Acquisition:
         self.turn: Turn | None = None
 
     def steps(self, now_ns: int) -> Steps:
-        """Run the steps from the first attempt on.
+        """Return the steps of the whole acquire, including the first attempt.
 
         If another caller of this Redlock holds the resource or waits for it, this caller first
         waits for its turn.
@@ -116,7 +118,10 @@ class Acquisition:
         return (yield from self.after(round_, now_ns))
 
     def after(self, round_: SetRound, now_ns: int) -> Steps:
-        """Run the steps after the first attempt, which the hot path has sent itself."""
+        """Return the steps after the first attempt.
+
+        The hot path has sent the first attempt itself.
+        """
         self.round = round_
         self.attempts = 1
         return self._in_line(now_ns)
@@ -124,7 +129,8 @@ class Acquisition:
     def _in_line(self, now_ns: int) -> Steps:
         """Make attempts until the end of the acquire. A cancelled acquire leaves nothing behind.
 
-        After a cancellation the attempt is cleaned up, and nothing wakes the caller later.
+        If the acquire is cancelled, this method cleans up its attempt, and nothing wakes the caller
+        later.
         """
         try:
             try:
@@ -186,7 +192,10 @@ class Acquisition:
             now_ns = yield self.round
 
     def _ended(self, round_: SetRound, now_ns: int) -> Generator[Request, int, Lease | Outcome]:
-        """The result of an attempt, judged when its caller runs again."""
+        """Decide the result of an attempt when its caller runs again.
+
+        The result is a lease or an outcome.
+        """
         outcome = round_.outcome
         if outcome is None:
             # The caller was woken before its round was settled.
@@ -213,10 +222,10 @@ class Acquisition:
     def _my_turn(
         self, last_outcome: Outcome | None, start_ns: int, now_ns: int
     ) -> Generator[Request, int, int]:
-        """Wait until the turn of this caller has come.
+        """Wait until it is the turn of this caller.
 
-        Then wait until the key is free, until `start_ns`, or until the acquire ends. `last_outcome`
-        is the outcome of the last attempt.
+        After that, wait until the key is free, until `start_ns`, or until the acquire ends.
+        `last_outcome` is the outcome of the last attempt.
         """
         turn = self.turn
         handoff = self.engine.handoff
@@ -241,9 +250,9 @@ class Acquisition:
         return now_ns
 
     def _until_released(self, turn: Turn, now_ns: int) -> Generator[Request, int, int]:
-        """Wait for the message that the key is free, and never beyond the deadline.
+        """Wait for the message that the key is free. The wait ends at the deadline at the latest.
 
-        Messages get lost, so the caller also looks at the key now and then.
+        A message can get lost, so the caller also reads the key from time to time.
         """
         engine = self.engine
         pause_ns = FIRST_LOOK_NS
@@ -274,7 +283,8 @@ class Acquisition:
 def _settled(round_: Round | Turn) -> Generator[Request, int, int]:
     """Wait for a round or a turn.
 
-    If the caller is cancelled meanwhile, its attempt is cleaned up, and nothing wakes it later.
+    If the caller is cancelled during the wait, this function abandons the round or turn, and
+    nothing wakes the caller later.
     """
     try:
         return (yield round_)
@@ -288,22 +298,22 @@ def _denied(lease: Lease, round_: ReleaseRound, outcome: Outcome, now_ns: int) -
 
 
 def release_steps(engine: Engine, lease: Lease, now_ns: int) -> Generator[Request, int, Denied]:
-    """The steps of one release. Their result has the outcome RELEASED, GONE or UNREACHABLE."""
+    """Release a lease step by step. The outcome of the result is RELEASED, GONE or UNREACHABLE."""
     round_ = engine.release_round(lease, now_ns)
     now_ns = yield from _settled(round_)
     return _denied(lease, round_, round_.outcome or Outcome.UNREACHABLE, now_ns)
 
 
 def extend_steps(engine: Engine, lease: Lease, ttl_ms: int, now_ns: int) -> Steps:
-    """The steps of one extension to `ttl_ms` from now.
+    """Extend a lease step by step, so that it ends `ttl_ms` from now.
 
-    Their result is a new lease, or a `Denied` with GONE or UNREACHABLE. After a `Denied` the old
-    lease ends as before. If the lease ends before the answer, the extension is GONE when the lease
-    ends.
+    The result is a new lease, or a `Denied` with the outcome GONE or UNREACHABLE. If the result is
+    a `Denied`, the end of the old lease does not change. If the lease ends before the instances
+    answer, the outcome at that time is GONE.
 
-    Raises ValueError when the extension would end before the newest lease's `valid_until_ns`. Also
-    raises ValueError when another extension under way would end later, because instances keep the
-    extension that comes last.
+    Raises ValueError if the extension would not end later than the newest lease's `valid_until_ns`.
+    This function also raises ValueError if another extension has already requested the same end or
+    a later end. The reason is that an instance keeps the extension that arrives last.
     """
     terms = engine.terms(ttl_ms)
     round_ = engine.extend_round(lease, terms, now_ns)
@@ -352,14 +362,13 @@ def extend_steps(engine: Engine, lease: Lease, ttl_ms: int, now_ns: int) -> Step
 
 
 def newest_of(lease: Lease) -> Lease:
-    """The lease after its last extension. If nobody has extended the lease, it is the same
-    lease.
-    """
+    """Return the lease after its last extension. If nobody has extended the lease, this function
+    returns `lease` itself."""
     newest: Lease = getattr(lease.round, "newest", lease)
     return newest
 
 
 def asked_until_ns(lease: Lease) -> int:
-    """The latest end that the SET or an extension of the lease has requested. Requests that were
-    not granted also count."""
+    """Return the latest end that the SET or an extension of the lease has requested. This includes
+    requests that were not granted."""
     return max(newest_of(lease).valid_until_ns, getattr(lease.round, "asked_until_ns", 0))

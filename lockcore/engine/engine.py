@@ -1,12 +1,13 @@
-"""Handles all instances at once: *rounds, bytes and time in → bytes and settled rounds out*.
+"""This module handles all instances at once: *rounds, bytes and time in → bytes and settled rounds
+out*.
 
 Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md. For this reason,
-attributes of base classes are not declared again.
+a subclass does not declare the attributes of its base class again.
 
 Rules: the outbox has the commands to send (outbox.py). The members decide which instances vote
-(members.py). The rounds interpret the replies. The engine joins outbox, members and rounds. Shells
-call `received`, `flush` and `tick`, and the members' `attach` and `detach`. Shells also wake the
-callers of the rounds and turns that are `ready` (awaited.py).
+(members.py). The rounds interpret the replies. The engine connects the outbox, the members and the
+rounds. Shells call `received`, `flush` and `tick`, and the members' `attach` and `detach`. Shells
+also wake the callers of the rounds and turns that are `ready` (awaited.py).
 """
 
 from collections.abc import Callable, Sequence
@@ -33,8 +34,8 @@ from lockcore.settings import Settings
 class Engine(RoundEngine):
     """The state of one Redlock.
 
-    The outbox calls `want_flush` when something is queued (outbox.py). `pipes` has the connection
-    of each instance. `foreign` is True in a forked child's copy of the engine.
+    The outbox calls `want_flush` when something is queued (outbox.py). `pipes` contains one
+    connection for each instance. `foreign` is True in a forked child's copy of the engine.
     """
 
     def __init__(
@@ -66,7 +67,7 @@ class Engine(RoundEngine):
     # -- rounds in ---------------------------------------------------------------------------------
 
     def terms(self, ttl_ms: int) -> Terms:
-        """The terms of a TTL. Each TTL is checked once (claims.py)."""
+        """Return the `Terms` of a TTL. lockcore checks each TTL only once (claims.py)."""
         return self.claims.terms(ttl_ms)
 
     def set_round(  # noqa: PLR0917 - the hot path calls it
@@ -78,9 +79,9 @@ class Engine(RoundEngine):
         acquire_ns: int = 0,
         observe: bool = False,
     ) -> SetRound:
-        """A new attempt with its own owner token. The attempt is not sent yet.
+        """Return a new attempt with its own owner token. The attempt is not sent yet.
 
-        The acquire began at `acquire_ns` (0: now).
+        `acquire_ns` is the start of the acquire. If `acquire_ns` is 0, the acquire starts now.
         """
         number = next(self.claims.numbers)
         claim = self.claims.claim(resource, number)
@@ -98,17 +99,17 @@ class Engine(RoundEngine):
         )
 
     def release_round(self, lease: object, now_ns: int) -> ReleaseRound:
-        """A release of `lease`, not yet sent."""
+        """Return a round that releases `lease`. The round is not sent yet."""
         return ReleaseRound(round_of(lease, self), now_ns)
 
     def extend_round(self, lease: Lease, terms: Terms, now_ns: int) -> ExtendRound:
-        """An extension of `lease` to `terms` from now, not yet sent."""
+        """Return a round that extends `lease` by the TTL of `terms`. The round is not sent yet."""
         return ExtendRound(round_of(lease, self), terms, now_ns)
 
     def submit(self, round_: SetRound) -> None:
         """Queue the SET of a round on all voters.
 
-        With too few voters the round settles as UNREACHABLE, and no byte is sent.
+        If there are too few voters, the outcome of the round is UNREACHABLE, and nothing is sent.
         """
         if len(round_.voters) < self.quorum:
             round_.undecided = 0
@@ -123,9 +124,10 @@ class Engine(RoundEngine):
         self.outbox.add_set(round_)
 
     def _read_swaps(self, now_ns: int) -> None:
-        """Ask the voters whether they have swapped databases, ahead of the SET (amnesia.py).
+        """Queue a question to the voters before the SET. The question is how often they have
+        swapped databases (amnesia.py).
 
-        This does not use `unicast`, because `unicast` may send at once. A send may break a
+        This method does not use `unicast`, because `unicast` may send at once. A send may break a
         connection. Then the voters would change while the SET is being queued.
         """
         amnesia = self.members.amnesia
@@ -135,9 +137,10 @@ class Engine(RoundEngine):
             pipe.set_aside(1, len(SWAPS), 0)
 
     def submit_release(self, round_: ReleaseRound) -> None:
-        """Queue a release on every instance that was sent the SET.
+        """Queue a release for every instance to which the SET was sent.
 
-        A connected instance gets the release at once. Any other instance gets it later (owed.py).
+        An instance that is connected gets the release at once. Any other instance gets the release
+        later (owed.py).
         """
         won = round_.won
         targets = won.voters
@@ -157,14 +160,14 @@ class Engine(RoundEngine):
         self._submit_to([pipe for pipe in targets if pipe.is_open], round_)
 
     def _released(self, resource: str) -> None:
-        """Pass the turn on, to a caller here or to another process."""
+        """Pass the turn to another caller of this process, or to another process."""
         if self.handoff is not None:
             self.handoff.released(resource)
         elif self.turns.lines:
             self.turns.poke(resource)
 
     def submit_extend(self, round_: ExtendRound) -> None:
-        """Queue an extension on every instance that is connected and not lagging."""
+        """Queue an extension for every instance that is connected and not lagging."""
         members = zip(self.pipes, self.members.states, strict=True)
         reached = [
             pipe for pipe, state in members if pipe.is_open and state.state is not State.LAGGING
@@ -183,11 +186,11 @@ class Engine(RoundEngine):
     # -- called by rounds --------------------------------------------------------------------------
 
     def unicast(self, pipe: InstancePipe, data: bytes, awaited: Awaited) -> None:
-        """Send a command to one instance soon."""
+        """Queue a command for one instance. The command is sent soon, possibly at once."""
         self.outbox.unicast(pipe, data, awaited)
 
     def clean_up(self, round_: SetRound) -> None:
-        """Release a lost or abandoned attempt on each instance that was sent its SET.
+        """Release a lost or abandoned attempt on each instance to which its SET was sent.
 
         No caller waits for the release.
         """
@@ -200,8 +203,9 @@ class Engine(RoundEngine):
     def send_again(self, round_: ReleaseRound, pipe: InstancePipe, *, whole: bool) -> None:
         """Send a release to one instance again.
 
-        With `whole` the release carries the source of its script. Without `whole` the release is
-        sent alone, because a merged call that contained the release has failed.
+        If `whole` is true, the release contains the source of its script. If `whole` is false, the
+        release is sent as a command of its own, because a merged call that contained the release
+        has failed.
         """
         self.deadlines.watch(round_, self.now_ns)
         if whole:
@@ -219,8 +223,8 @@ class Engine(RoundEngine):
     def flush(self, now_ns: int) -> None:
         """Send everything that is queued, in one write per connection.
 
-        If a connection breaks meanwhile, more commands may be queued for the other connections. The
-        new commands are sent, too.
+        If a connection breaks during this call, the engine may queue more commands for the other
+        connections. This method also sends those new commands.
         """
         outbox = self.outbox
         if outbox.flushing:
@@ -237,15 +241,15 @@ class Engine(RoundEngine):
     def interrupted(self) -> None:
         """Reset the outbox, because an interrupt has ended a call into the engine half-way.
 
-        The shell then breaks off every connection.
+        After this call, the shell closes every connection.
         """
         self.outbox.dirty = self.outbox.flushing = False
 
     def received(self, index: int, data: bytes, now_ns: int) -> None:
-        """Take the bytes of one instance.
+        """Process the bytes that one instance has sent.
 
         Raises ProtocolError when the bytes are not replies to the commands, or when the engine
-        cannot handle them. Bad bytes end the connection of this instance and nothing else.
+        cannot handle them. Bad bytes end only the connection of this instance.
         """
         self.now_ns = now_ns
         pipe = self.pipes[index]
@@ -269,7 +273,8 @@ class Engine(RoundEngine):
     # -- time --------------------------------------------------------------------------------------
 
     def tick(self, now_ns: int) -> int:
-        """Expire rounds and turns, and let the members do their due work.
+        """Settle the rounds and turns whose time has ended, and let the members do the work that is
+        due.
 
         Returns the time of the next call (ns), or FAR_FUTURE_NS.
         """
@@ -293,7 +298,7 @@ class Engine(RoundEngine):
         return min(self.deadlines.next_ns(), turn_ns, self.members.next_ns(now_ns))
 
     def retire(self) -> None:
-        """Begin no more attempts, and end the wait of all callers in line. Releases go on."""
+        """Begin no more attempts, and end the waits of all callers in line. Releases continue."""
         self.retired = True
         self.members.recount()
         self.turns.end()

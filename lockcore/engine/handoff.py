@@ -1,7 +1,8 @@
-"""The hand-off of a key between processes: *their messages, releases → the next caller to try*.
+"""This module passes keys from one process to the next: *messages of other processes, releases →
+the next caller that tries*.
 
 Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md. For this reason,
-a constant is `Final`, and the classes with an object for each resource have slots.
+each constant is declared as `Final`. A class with one object for each resource has slots.
 
 The head of a line is its first caller. If the servers refuse the head's SET, the head reads the
 beginning of the key's value (GETRANGE). This value is an owner token, which names the holder's
@@ -9,9 +10,9 @@ process. The head then publishes "I wait" to the holder's process. When the hold
 releases the key, it sends a message after the release. This message passes the turn to the first
 waiting process, and it lists the other waiting processes.
 
-Rules: messages grant nothing. A lost message costs time, and a false message costs an attempt.
-mail.py decides when a message counts. When a message that counts passes a turn, the key is free on
-a quorum.
+Rules: a message never grants a lock. A lost message only delays a caller, and a false message only
+causes a useless attempt. mail.py decides when a message counts. If a message that counts passes the
+turn to a process, the key is free on a quorum of instances.
 """
 
 from __future__ import annotations
@@ -69,8 +70,8 @@ SOON_FREE: Final = 4
 class Crowd:
     """The processes that wait for one resource, in order.
 
-    `left` callers of this process go before the waiting processes. `news_ns` is the time of the
-    last message about the resource.
+    `left` is the number of callers of this process that try before the waiting processes. `news_ns`
+    is the time of the last message about the resource.
     """
 
     __slots__ = ("left", "news_ns", "others")
@@ -86,7 +87,7 @@ class Wait:
 
     `holders` maps an owner token to the time of the last message to its process. `unanswered_ns` is
     the time of the first message without an answer, or 0 if all messages are answered. `free_looks`
-    is the number of looks in a row that showed a free key.
+    is the number of consecutive looks that found the key free.
     """
 
     __slots__ = ("free_looks", "holders", "resource", "unanswered_ns")
@@ -99,37 +100,39 @@ class Wait:
 
 
 class Handoff:
-    """The hand-off of one Redlock.
+    """The object that passes the keys of one Redlock from process to process.
 
     The engine and the steps of an operation use three methods.
 
     | caller | calls | what happens next |
     |---|---|---|
-    | a refused head | `expects` | it waits for a message, or it polls |
-    | a waiting head | `look` | it is settled when the key is free, or when its turn comes |
-    | a holder | `released` | the next caller here, or the next process, tries |
+    | a refused head | `expects` | the head waits for a message, or the head polls |
+    | a waiting head | `look` | the head tries when the key is free, or when it gets the turn |
+    | a holder | `released` | the next caller of this process tries, or the next process tries |
 
-    The states of a head (its resource has a `Wait`):
+    This table shows the states of a head. The resource of a head has a `Wait`.
 
-    | state | `unanswered_ns` | end of the state |
+    | state | `unanswered_ns` | the state ends when |
     |---|---|---|
-    | looking | as before | a quorum of values: the key is free, or `waits` goes to its holder |
-    | waiting | 0, or not long ago | `turn`: it tries. `look`: it looks. ANSWER_NS pass: it polls |
-    | polling | long ago | `heard`, `look` or `turn` came, or MISTRUST_NS have passed |
+    | looking | unchanged | a quorum of values arrives. Then the head tries, or sends `waits` |
+    | waiting | 0, or recent | `turn` arrives (try), `look` arrives (look), or ANSWER_NS pass (poll) |
+    | polling | older than ANSWER_NS | `heard`, `look` or `turn` arrives, or MISTRUST_NS pass |
 
-    The states of a holder's process (its resource may have a `Crowd`):
+    This table shows the states of a holder's process. The resource may have a `Crowd`.
 
-    | state | `released` | end of the state |
+    | state | effect of `released` | the state ends when |
     |---|---|---|
-    | no crowd | wakes the next caller here | `waits` or `turn` came, with other processes |
-    | a crowd, `left` > 0 | wakes the next caller here | `left` is 0 |
-    | a crowd, `left` = 0 | passes the crowd on with the turn | the crowd is passed on |
+    | no crowd | the next caller here wakes | `waits` or `turn` names another waiting process |
+    | a crowd, `left` > 0 | the next caller here wakes | `left` becomes 0 |
+    | a crowd, `left` = 0 | the crowd gets the turn | the crowd has been passed on |
 
-    A crowd without a message for FORGET_NS is forgotten. Its last message came after the release.
-    Since then, its processes have sent their messages to another holder.
+    If a crowd gets no message for FORGET_NS, this class forgets the crowd. In this case, the last
+    message of the crowd arrived after the release. Since then, the waiting processes have sent
+    their messages to another holder.
 
-    `passing` has the resources that were released here. `pass_all` passes their turns on. `wakeups`
-    counts turns from other processes. `polls` counts looks at a key's holder.
+    `passing` contains the released resources whose turn must go to another process. `pass_all`
+    sends these turns. `wakeups` is the number of turns that this process got from other processes.
+    `polls` is the number of times that this process asked for the holder of a key.
     """
 
     def __init__(self, engine: Core, turns: Turns, mail: Mail) -> None:
@@ -146,10 +149,10 @@ class Handoff:
     # -- here --------------------------------------------------------------------------------------
 
     def expects(self, resource: str, now_ns: int) -> bool:
-        """True when a caller that waits for the resource may expect a message.
+        """True if a caller that waits for the resource may expect a message.
 
-        Messages must reach this process. Also, the resource's holder must have answered, or it must
-        still have time to answer.
+        Two conditions are necessary. First, messages reach this process. Second, the holder of the
+        resource has answered, or the holder still has time to answer.
         """
         if not self.mail.arrives:
             return False
@@ -160,8 +163,8 @@ class Handoff:
         return not ANSWER_NS < since_ns <= MISTRUST_NS
 
     def _wait(self, digest: bytes, resource: str) -> Wait:
-        """The state of a resource. The state is kept as long as callers of this process wait for
-        the resource."""
+        """Return the state of a resource. This class keeps the state as long as callers of this
+        process wait for the resource."""
         waits = self._waits
         wait = waits.get(digest)
         if wait is None:
@@ -205,7 +208,10 @@ class Handoff:
                 self._wait(digest, resource)
 
     def pass_all(self) -> None:
-        """Queue the messages that pass turns on, behind the releases that are queued already."""
+        """Queue the messages that pass turns to other processes.
+
+        The messages follow the releases that are already queued.
+        """
         passing = self.passing
         self.passing = []
         last = [] if self.engine.retired else [self.mail.me]
@@ -258,14 +264,15 @@ class Handoff:
             engine.unicast(pipe, data, question)
 
     def _looked(self, wait: Wait, values: list[bytes]) -> None:
-        """Act on the values that a look has found: the key is free, or processes hold it.
+        """Decide what to do with the values of a look. The values show that the key is free, or
+        which processes hold the key.
 
-        Several processes may hold the key, each on some of the instances. Then each process gets a
-        message.
+        Several processes may hold the key, each on some of the instances. In this case, the head
+        sends a message to each of these processes.
 
-        If a stranger has set the key to an empty text, the key looks free. So after SOON_FREE looks
-        without a pause the head waits for its next regular look. Otherwise it would try without
-        end.
+        If another program has set the key to an empty string, each look finds the key free. So the
+        head tries without a pause only after the first SOON_FREE such looks. After that, the head
+        waits for its next regular look. Without this limit, the head would try without end.
         """
         if 2 * values.count(b"") > len(values):
             wait.free_looks += 1
@@ -291,9 +298,10 @@ class Handoff:
     def _unheard(self, wait: Wait, *, is_first: bool) -> None:
         """Decide what to do after a message to a holder has reached no process.
 
-        If it was the first holder, the holder has died, and no answer will come. It is unlikely
-        that the next holder has died as well. So after a second holder the head assumes that the
-        holders are clients with another policy, and it polls.
+        If the message was for the first holder, the holder has died and will not answer. It is
+        unlikely that the next holder has died as well. So if a message to a second holder reaches
+        no process, the head assumes that the holders are clients with another policy. Then the head
+        polls.
         """
         if is_first:
             wait.unanswered_ns = 0
@@ -304,7 +312,7 @@ class Handoff:
     # -- from elsewhere ----------------------------------------------------------------------------
 
     def heard(self, text: object, index: int) -> None:
-        """Take a message that one instance has brought."""
+        """Process a message that one instance has delivered."""
         message = self.mail.receive(text, index)
         if message is None:
             return
@@ -317,15 +325,16 @@ class Handoff:
             self._answered(message)
 
     def _line(self, digest: bytes) -> int:
-        """How many callers of this process wait for the resource with this hash."""
+        """Return the number of callers of this process that wait for the resource with this
+        hash."""
         wait = self._waits.get(digest)
         return 0 if wait is None else len(self._turns.lines.get(wait.resource, ()))
 
     def _is_waited_for(self, digest: bytes, process: bytes) -> None:
         """Answer the message of a process that waits for the resource.
 
-        If no caller waits here, the answer tells that process to look again, because the key may
-        have been released before the message came.
+        If no caller waits here, the answer is `look`, which makes that process read the key again.
+        The reason is that the key may have been released before the message arrived.
         """
         left = self._line(digest)
         unheard = partial(self._is_gone, digest, process)
@@ -341,9 +350,8 @@ class Handoff:
                 del self.crowds[digest]
 
     def _answered(self, message: Message) -> None:
-        """Note that the holder has answered. So the holder knows that callers of this process
-        wait.
-        """
+        """Process the answer of a holder. The answer proves that the holder knows about the waiting
+        callers of this process."""
         wait = self._waits.get(message.digest)
         if wait is not None:
             wait.unanswered_ns = 0
@@ -351,7 +359,8 @@ class Handoff:
                 self._look(wait)
 
     def _turn(self, digest: bytes, others: Sequence[bytes]) -> None:
-        """Let the head here try, because the key is free and this process has the turn."""
+        """Let the head of this process try, because the key is free and this process has the
+        turn."""
         turns = self._turns
         behind = self._take(digest)
         wait = self._waits.get(digest)
@@ -368,7 +377,10 @@ class Handoff:
     # -- crowds ------------------------------------------------------------------------------------
 
     def _crowd(self, digest: bytes) -> Crowd | None:
-        """The processes that wait for the resource. None if the last message is too old."""
+        """Return the processes that wait for the resource.
+
+        If there are none, or if their last message is too old, this method returns None.
+        """
         crowd = self.crowds.get(digest)
         if crowd is not None and crowd.news_ns + FORGET_NS < self.engine.now_ns:
             del self.crowds[digest]
@@ -384,7 +396,10 @@ class Handoff:
         return list(crowd.others)
 
     def _add(self, digest: bytes, left: int, others: Sequence[bytes]) -> None:
-        """Add waiting processes to the resource's crowd, behind `left` callers here."""
+        """Add waiting processes to the crowd of the resource.
+
+        If the crowd is new, `left` callers of this process try first.
+        """
         crowds = self.crowds
         crowd = self._crowd(digest)
         if crowd is None:
@@ -402,13 +417,14 @@ class Handoff:
             del crowds[digest]
 
     def _pass_on(self, digest: bytes, last: list[bytes]) -> None:
-        """Give the turn, and the crowd, to the first process of the crowd."""
+        """Pass the turn and the rest of the crowd to the first process of the crowd."""
         if others := self._take(digest):
             self._give(digest, [*others, *last])
 
     def _give(self, digest: bytes, others: list[bytes]) -> None:
-        """Give the turn to the first of these processes. Send it the list of the other
-        processes.
+        """Pass the turn to the first process in `others`.
+
+        The message lists the rest of `others`.
         """
         if not others:
             return

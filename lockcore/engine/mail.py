@@ -1,12 +1,13 @@
-r"""Messages between processes: *kind, resource's hash → PUBLISH; instances' pushes → messages*.
+r"""This module sends and receives messages between processes: *kind and hash of a resource →
+PUBLISH; push messages of instances → messages*.
 
 Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md. For this reason,
-a constant is `Final`, and the classes with an object for each message have slots.
+each constant is declared as `Final`. A class with one object for each message has slots.
 
-Rules: a message counts when a quorum of instances has brought it. Each instance counts once. A
-message carries no text of a user, because it names a resource by a hash of fixed length. All tables
-are bounded. There is also a bound on how many messages cause work. A message beyond a bound is
-lost, and any message may get lost.
+Rules: a message counts when a quorum of instances has delivered it. Each instance counts once. A
+message names a resource by a hash of fixed length, so it contains no text from a user. All tables
+have a maximum size. The number of messages that may cause work is also limited. lockcore drops a
+message that exceeds a limit. Any other message may get lost, too.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ TURN: Final = b"turn"
 
 
 class Message:
-    """A message of the process `sender` about the resource with the hash `digest`.
+    """A message from the process `sender` about the resource with the hash `digest`.
 
     `others` are the processes whose turn comes after the receiver's turn.
     """
@@ -63,10 +64,11 @@ class Message:
 
 
 class Arrivals:
-    """The messages that each instance has brought.
+    """The messages that each instance has delivered.
 
-    An instance counts once for each message, however often it brings the message. A full table is
-    emptied (`Recent`). So a flood from one instance empties only the table of this instance.
+    An instance counts once for each message, even if it delivers the message several times. A full
+    table is emptied (`Recent`). So a flood from one instance empties only the table of this
+    instance.
     """
 
     def __init__(self, instances: int, quorum: int) -> None:
@@ -75,9 +77,9 @@ class Arrivals:
         self._complete = Recent[bytes, bool](MOST_ARRIVALS)
 
     def completes(self, message: bytes, index: int) -> bool:
-        """True if this instance completes a quorum of instances that have brought the message.
+        """Return True if the delivery by instance `index` completes a quorum for the message.
 
-        The result is True once for each message, until the tables are emptied (`Recent`).
+        The result is True only once for each message, until the tables are emptied (`Recent`).
         """
         if message in self._of[index] or message in self._complete:
             return False
@@ -92,9 +94,10 @@ class Arrivals:
 
 
 class Allowance:
-    """Limits how many messages may cause work in a window of time.
+    """Limits the number of messages that may cause work in a window of time.
 
-    One bound is for all messages. A lower bound is for the messages about one resource.
+    One limit applies to all messages together. A lower limit applies to the messages about one
+    resource.
     """
 
     def __init__(self) -> None:
@@ -103,7 +106,8 @@ class Allowance:
         self._of: dict[bytes, int] = {}
 
     def admits(self, digest: bytes, now_ns: int) -> bool:
-        """True if one more message about this resource may cause work now."""
+        """Return True if the limits allow one more message about this resource to cause work
+        now."""
         if now_ns >= self._end_ns:
             self._end_ns = now_ns + WINDOW_NS
             self._count = 0
@@ -117,7 +121,10 @@ class Allowance:
 
 
 class Mail:
-    """The messages of one process. Its name is `me`, and its channel is `inbox`."""
+    """The object that sends and receives the messages of one process.
+
+    `me` is the name of the process, and `inbox` is its channel.
+    """
 
     def __init__(
         self,
@@ -153,7 +160,7 @@ class Mail:
 
     @property
     def arrives(self) -> bool:
-        """True when the messages of a quorum reach this process."""
+        """True while a quorum of instances can deliver messages to this process."""
         hellos = [member.hello for member in self._members if member.is_connected]
         return sum(hello is not None and hello.hears for hello in hellos) >= self._engine.quorum
 
@@ -188,10 +195,11 @@ class Mail:
                 engine.unicast(pipe, data, question)
 
     def receive(self, message: object, index: int) -> Message | None:
-        """The message from one instance, if the message now begins to count.
+        """Return the message that one instance has delivered, if the message begins to count now.
 
-        The result is None if the message does not count yet, counted before, or is beyond a bound.
-        It is also None for a text that is not a message of this library and version.
+        The result is None if the message does not count yet, if it has counted before, or if it
+        exceeds a limit. The result is also None for a text that is not a message of this library
+        and version.
         """
         if not isinstance(message, bytes) or len(message) > LONGEST_MESSAGE:
             return None

@@ -1,11 +1,12 @@
-"""The instances that may vote: *new and lost connections, lag, time → the voters*.
+"""This module decides which instances may vote: *new and lost connections, lag, time → the voters*.
 
 Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md. For this reason,
-a constant is `Final`, and no attribute of `Core` is declared again.
+each constant is declared as `Final`, and no class declares an attribute of `Core` again.
 
 Rules: facts/membership.py decides the state of one instance. Before the voters change, the batch
-for the old voters moves to their queues. The same voters are always the same tuple object. So a
-release checks by identity that its round was sent to the present voters.
+for the old voters moves to their queues. For the same voters, lockcore always uses the same tuple
+object. So a release can compare object identities to check whether its round was sent to the
+present voters.
 """
 
 from collections.abc import Callable, Sequence
@@ -34,8 +35,9 @@ LOOK_NS: Final = 500 * NS_PER_MS
 class Members:
     """The instances of one Redlock.
 
-    `states` has the state of each instance, and `debts` the releases that each instance must still
-    get. `amnesia` notices instances that have forgotten their locks. The voters are `Core.voters`.
+    `states` contains the state of each instance. `debts` contains the releases that each instance
+    must still get. `amnesia` notices instances that have forgotten their locks. The voters are
+    `Core.voters`.
     """
 
     def __init__(
@@ -61,9 +63,9 @@ class Members:
     def attach(
         self, index: int, hello: Hello, dialect: Dialect, transmit: Transmit, now_ns: int
     ) -> None:
-        """Use a new connection, so its instance votes or abstains from now on.
+        """Start to use a new connection. From this call on, its instance votes or abstains.
 
-        All releases that the instance must still get are sent.
+        This method also sends all releases that the instance must still get.
         """
         self._engine.now_ns = now_ns
         pipe = self._pipes[index]
@@ -85,9 +87,9 @@ class Members:
         self.recount()
 
     def detach(self, index: int, reason: str, now_ns: int, *, refused: bool = False) -> None:
-        """Note that a connection has ended, or that it could not be opened.
+        """Note that a connection has ended, or that a connection could not be opened.
 
-        Open votes become SILENT, and open releases will be sent again later (owed.py).
+        Open votes become SILENT, and the engine sends open releases again later (owed.py).
         """
         self._engine.now_ns = now_ns
         pipe = self._pipes[index]
@@ -120,7 +122,7 @@ class Members:
     def leave_out(self, reason_of: Callable[[Pipeline], str]) -> None:
         """Send no more SETs to the voters for which `reason_of` gives a reason.
 
-        An instance that was left out votes again when it has answered everything.
+        An instance that was left out votes again when it has answered all commands.
         """
         reasons = [(pipe, reason) for pipe in self._engine.voters if (reason := reason_of(pipe))]
         for pipe, reason in reasons:
@@ -129,20 +131,24 @@ class Members:
             self.recount()
 
     def leave_out_by_size(self) -> None:
-        """Leave out the voters that have too many unanswered commands, or too many bytes that they
-        did not take."""
+        """Leave out each voter that has too many unanswered commands, or for which too many bytes
+        wait to be sent."""
         if [pipe for pipe in self._pipes if pipe.over_size()]:
             self.leave_out(Pipeline.over_size)
 
     def answered(self, pipe: Pipeline) -> None:
-        """Let a lagging instance vote again if it has now answered everything."""
+        """Let a lagging instance vote again if it has now answered all commands."""
         state = self.states[pipe.index]
         if state.state is State.LAGGING and not pipe.pending:
             state.caught_up()
             self.recount()
 
     def tick(self, now_ns: int) -> None:
-        """Send owed releases, end abstentions, notice lag, and ask instances for lost locks."""
+        """Do all work that is due at `now_ns`.
+
+        This method sends owed releases, ends abstentions and leaves out slow instances. It also
+        asks instances whether they have forgotten locks.
+        """
         for debts in self.debts:
             debts.tick(now_ns)
         if len(self._engine.voters) < len(self.states):
@@ -166,15 +172,15 @@ class Members:
         return min(due)
 
     def silent(self, now_ns: int) -> list[int]:
-        """The instances whose connections must be closed and opened again.
+        """Return the instances whose connections must be closed and opened again.
 
-        Such an instance has open commands and has answered none of them for `silence_ns`.
+        Such an instance has unanswered commands, and it has answered no command for `silence_ns`.
         """
         silence_ns = self._settings.silence_ns
         return [pipe.index for pipe in self._pipes if pipe.is_silent(now_ns, silence_ns)]
 
     def due_connects(self, now_ns: int) -> list[int]:
-        """The instances to connect now.
+        """Return the instances to which the shell must connect now.
 
         Each instance is returned once, until `attach` or `detach` reports the result.
         """

@@ -1,21 +1,22 @@
-"""The guard around an observer: *an observer → a listener that the shells call*.
+"""This module puts a guard around an observer: *an observer → a listener that the shells call*.
 
 This file is compiled, so it follows the rules of docs/lockcore/compiled.md. For this reason, an
 observer's methods are looked up by name, but a listener's methods are not.
 
-Rules: a listener gets an operation as it ends, in the caller's own thread, greenlet or task. So an
-observer runs in the caller's context. The shell calls the listener directly, because a wrapping
-coroutine would cost 6,000 instructions a cycle. A call by name costs 400.
+Rules: a shell calls a listener when an operation ends, in the thread, greenlet or task of the
+caller. So an observer runs in the caller's context. The shell calls the listener directly, because
+a wrapping coroutine would cost 6,000 instructions per cycle. Each call of a method by name costs
+400 instructions.
 
-An observer cannot make a caller lose a lease. If an observer raises, the exception is dropped.
-Python prints the first such exception of the process. But an interrupt may come while the observer
-runs. An interrupt is Ctrl-C, `sys.exit` in a signal handler, a killed greenlet, or a
-gevent.Timeout. Code cannot distinguish an interrupt from the observer's own exception. So a
-BaseException that may be an interrupt reaches the caller, as anywhere else in an operation, and a
-granted lease is released. All other exceptions are dropped. This means every `Exception`. It also
-means asyncio's CancelledError and GeneratorExit, which come only to a suspended task or generator.
-In the shell for threads, all exceptions outside the main thread are dropped, too, because only the
-main thread handles signals.
+An observer cannot make a caller lose a lease. If an observer raises an exception, the listener
+drops the exception. Python prints the first such exception of the process. But an interrupt may
+come while the observer runs. An interrupt is Ctrl-C, `sys.exit` in a signal handler, a killed
+greenlet, or a gevent.Timeout. Code cannot distinguish an interrupt from the observer's own
+exception. So a BaseException that may be an interrupt reaches the caller, as anywhere else in an
+operation, and a granted lease is released. The listener drops all other exceptions. This applies to
+every `Exception`, and also to asyncio's CancelledError and to GeneratorExit. Python raises the last
+two only in a suspended task or generator. In the shell for threads, the listener also drops all
+exceptions outside the main thread, because only the main thread handles signals.
 """
 
 from collections.abc import Callable
@@ -34,14 +35,15 @@ RAISED = (
 
 
 def _drop(error: BaseException) -> None:
-    """Print the first exception, as Python prints an exception that it cannot raise."""
+    """Print the first exception in the way in which Python prints an exception that it cannot
+    raise."""
     if not _dropped:
         _dropped.append(type(error).__name__)
         show_unraised(error, RAISED)
 
 
 class Listener:
-    """A guard around an observer. It keeps the observer's exceptions from the caller.
+    """A guard around an observer. The guard hides the observer's exceptions from the caller.
 
     `can_be_interrupted` is True if a signal or a kill of a greenlet can interrupt the present
     thread. The observer is called within `alone`.
@@ -58,7 +60,10 @@ class Listener:
         self._alone = alone
 
     def is_interrupt(self, error: BaseException) -> bool:
-        """True if the error may be an interrupt, and not the observer's own exception."""
+        """Return True if the error may be an interrupt.
+
+        Return False if the error is certainly the observer's own exception.
+        """
         return not is_its_own(error) and self._can_be_interrupted()
 
     def _tell(self, method: str, *facts: object) -> None:

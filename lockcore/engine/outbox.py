@@ -1,7 +1,8 @@
-"""The commands to send: *commands for all voters or for one → one write per connection*.
+"""This module collects the commands to send: *commands for all voters or for one → one write per
+connection*.
 
 Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md. For this reason,
-a constant is `Final`, and a list replaces the generator of `any`.
+each constant is declared as `Final`, and the code builds a list instead of a generator for `any`.
 
 Rules: a command for all voters is encoded once, appended once to the *batch*, and sent once per
 pass of the loop to each voter. A command for only some instances goes to the queues of these
@@ -39,17 +40,17 @@ LARGEST: Final = 512  # commands
 class Outbox:
     """The commands of one pass of the loop.
 
-    `dirty` is True while the queues have commands that `Engine.flush` has not begun to send.
-    `flushing` is True while `Engine.flush` sends. `want_flush` is called for the first command, and
-    when the batch has `early` commands. The shell then calls `flush` soon. `leaves` is called
-    before the commands leave, and it may queue more commands behind them.
+    `dirty` is True while the queues contain commands that `Engine.flush` has not begun to send.
+    `flushing` is True while `Engine.flush` sends. `want_flush` is called when the first command is
+    queued, and again when the batch has `early` commands. The shell then calls `flush` soon.
+    `leaves` is called before the commands are sent, and it may queue more commands behind them.
 
-    `_batch` has the encoded commands for all voters. `_rounds` has the rounds that await their
-    replies, and `_shortest_ns` is the shortest timeout of these rounds. `_to_merge` has the
-    releases of the next merged script call, and `_merge_keys` has their resources. `_watched` has
-    the watched rounds of the batch. `_unstamped` has the watched rounds of the batch that leaves
-    next. `_encode_release` encodes a release for all voters. It is None if the voters need
-    different commands.
+    `_batch` contains the encoded commands for all voters. `_rounds` contains the rounds that await
+    their replies, and `_shortest_ns` is the shortest timeout of these rounds. `_to_merge` contains
+    the releases of the next merged script call, and `_merge_keys` contains their resources.
+    `_watched` contains the watched rounds of the batch. `_unstamped` contains the watched rounds
+    that will be sent next and have no time of sending yet. `_encode_release` encodes a release for
+    all voters. If the voters need different commands, `_encode_release` is None.
     """
 
     def __init__(
@@ -78,11 +79,14 @@ class Outbox:
 
     @property
     def queued(self) -> int:
-        """How many commands the batch has so far."""
+        """The number of commands in the present batch."""
         return len(self._batch) + len(self._to_merge)
 
     def voters_changed(self, *, merge_releases: bool) -> None:
-        """Adapt to new voters. The caller must have moved the batch into the queues before."""
+        """Adapt to new voters.
+
+        Before this call, the batch must already be in the queues (`spill`).
+        """
         voters = self._engine.voters
         self.early = EARLY if len(voters) <= 2 else LARGEST
         kinds = {pipe.dialect.release_command for pipe in voters}
@@ -102,7 +106,10 @@ class Outbox:
         self._added(terms.timeout_ns)
 
     def add_release(self, round_: ReleaseRound) -> bool:
-        """Queue a release for all voters. False if the voters need different commands."""
+        """Queue a release for all voters.
+
+        If the voters need different commands, this method only returns False.
+        """
         won = round_.won
         if self._encode_release is None:
             return False
@@ -125,13 +132,13 @@ class Outbox:
         self._want_flush()
 
     def add_for(self, pipe: InstancePipe, data: bytes, awaited: Awaited) -> None:
-        """Queue a command for one instance, behind the batch so far. The method sends nothing."""
+        """Queue a command for one instance, behind the present batch. This method sends nothing."""
         self.spill()
         pipe.queue.append(data)
         pipe.expect(awaited)
 
     def unicast(self, pipe: InstancePipe, data: bytes, awaited: Awaited) -> None:
-        """Send a command to one instance soon. It may leave at once."""
+        """Queue a command for one instance. The command is sent soon, possibly at once."""
         self.spill()
         if not pipe.is_open:
             # The connection broke while earlier commands were sent.
@@ -142,7 +149,10 @@ class Outbox:
             self._want()
 
     def spill(self) -> None:
-        """Move the batch into each voter's own queue, in order."""
+        """Append the batch to the queue of each voter.
+
+        The order of the commands does not change.
+        """
         if not self._batch and not self._to_merge:
             return
         data, commands = self._take_batch()
@@ -153,9 +163,9 @@ class Outbox:
             pipe.traffic.commands += commands - 1
 
     def _merge(self) -> None:
-        """Make one script call from the releases of this pass.
+        """Merge all releases of this pass into one script call.
 
-        The call's reply is a header and one part for each release.
+        The reply to this call has a header and one part for each release.
         """
         releases = self._to_merge
         if len(releases) == 1:
@@ -169,8 +179,8 @@ class Outbox:
         self._merge_keys.clear()
 
     def _take_batch(self) -> tuple[bytes, int]:
-        """The bytes of the batch, and how many commands it has. From now on the replies are
-        awaited."""
+        """Take the present batch, and start to await its replies. Return the bytes and the number
+        of commands."""
         if self._to_merge:
             self._merge()
         engine = self._engine

@@ -1,4 +1,5 @@
-"""The turns of the callers of one Redlock: *waiting callers, releases → the next caller to try*.
+"""This module gives turns to the callers of one Redlock: *waiting callers, releases → the next
+caller that tries*.
 
 Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md. For this reason,
 `Turns` has dictionaries as attributes. `Turns` is not a dictionary itself, because machine code
@@ -6,8 +7,8 @@ would then look up its methods by name.
 
 Rules (docs/lockcore/waiting.md): only the keys on the servers decide about a lock. A line of
 callers only saves commands that the servers would refuse. A caller that leaves the line always
-passes the turn on. If the head cannot reach a quorum, it sets the whole line free. So all callers
-of the line notice an outage together.
+passes the turn on. If the head cannot reach a quorum, all callers of the line get a turn at once.
+So all callers of the line notice an outage together.
 """
 
 from __future__ import annotations
@@ -23,13 +24,14 @@ from lockcore.rounds.rounds import Round
 
 
 class Turn(Settled):
-    """One caller's place in a line. A shell waits for a turn as for a round, but sends nothing.
+    """One caller's place in a line. A shell waits until a turn is settled, as it does for a round,
+    but the shell sends nothing for a turn.
 
-    `outcome` is None while the caller is parked, until `due_ns` at the latest. `has_come` is True
-    when the caller may try. `poked` is True if the key was released while the caller was not
-    parked. Then the caller tries again without waiting. `follows` is True if the caller in front
-    got the lock, so this process will notice the release. `since_ns` is the time of the caller's
-    arrival.
+    While the caller is parked, `outcome` is None. The caller is parked until `due_ns` at the
+    latest. `has_come` is True when the caller may try. `poked` is True if the key was released
+    after the caller began its last attempt. In this case, the caller tries again without waiting.
+    `follows` is True if the previous caller in the line got the lock. In this case, this process
+    itself will notice the release. `since_ns` is the time of the caller's arrival.
     """
 
     __slots__ = ("due_ns", "follows", "has_come", "poked", "resource", "since_ns", "turns")
@@ -44,7 +46,7 @@ class Turn(Settled):
         self.waiter = None
 
     def park(self, due_ns: int) -> Turn:
-        """Park the caller. It waits for the turn until `due_ns` at the latest."""
+        """Park the caller. The caller waits for the turn until `due_ns` at the latest."""
         self.outcome = None
         self.due_ns = due_ns
         self.turns.parked.add(due_ns, self)
@@ -59,27 +61,30 @@ class Turn(Settled):
             self.turns.want_wake()
 
     def come(self) -> None:
-        """Let the caller try, because its turn has come."""
+        """Let the caller try, because it is now the turn of this caller."""
         if not self.has_come:
             self.settle()
             self.has_come = True
 
     def abandon(self) -> None:
-        """Note that the caller is gone. `Turns.leave` removes it from the line in another step."""
+        """Note that the caller is gone.
+
+        `Turns.leave` removes the turn from the line in another step.
+        """
         self.waiter = None
 
 
 class Absent(Turn):
-    """A place without a caller.
+    """A place in a line without a caller.
 
-    It is held while another process has the turn. New callers stand behind this place until its
-    time is over, or until the turn comes back.
+    This process holds such a place while another process has the turn. New callers wait behind this
+    place until its time is over, or until this process gets the turn back.
     """
 
     __slots__ = ()
 
     def settle(self) -> None:
-        """Give the place up."""
+        """Give up the place."""
         self.outcome = Outcome.CONTENDED
         self.turns.leave(self)
 
@@ -97,9 +102,10 @@ Line = OrderedDict[Turn, None]
 class Turns:
     """The lines of the callers of one Redlock.
 
-    `lines` has a line for each resource that callers here wait for. In a line, the turns that have
-    come stand before the other turns. `want_wake` asks the shell to wake the callers that are
-    ready. `emptied` is called with a resource when no caller here waits for it any more.
+    `lines` contains a line for each resource for which callers of this process wait. In a line, the
+    turns that have come are in front of the other turns. `want_wake` asks the shell to wake the
+    callers that are ready. `emptied` is called with a resource when no caller here waits for it any
+    more.
     """
 
     def __init__(self, engine: Core) -> None:
@@ -112,10 +118,10 @@ class Turns:
         self.emptied: Callable[[str], object] = nothing
 
     def join(self, turn: Turn) -> None:
-        """Put a turn at the end of the line. If the turn becomes the head of the line, it has come.
+        """Put a turn at the end of the line. If the line was empty, the turn has come at once.
 
-        The turn goes to the head if its caller came before the caller of the head. An `Absent` has
-        0 as its arrival time, so it goes to the head.
+        If the caller arrived before the first caller in the line, the turn becomes the head and has
+        come. An `Absent` always becomes the head, because its arrival time is 0.
         """
         line = self.lines.setdefault(turn.resource, Line())
         turn.has_come = not line or turn.since_ns < next(iter(line)).since_ns
@@ -123,12 +129,13 @@ class Turns:
         line.move_to_end(turn, last=len(line) == 1 or not turn.has_come)
 
     def is_taken(self, resource: str) -> bool:
-        """True if a caller of this process waits already. A new caller that can wait then stands in
-        line."""
+        """Return True if callers of this process already wait for the resource. In this case, a new
+        caller that can wait joins the line."""
         return bool(self.lines) and resource in self.lines
 
     def leave(self, turn: Turn, *, unreachable: bool = False, granted: bool = False) -> None:
-        """Pass the turn on. If a quorum is `unreachable`, pass it to all callers in the line.
+        """Remove a turn from its line and pass the turn on. If a quorum is `unreachable`, all
+        callers in the line get a turn.
 
         A second call does no harm.
         """
@@ -168,19 +175,23 @@ class Turns:
             head.settle()
 
     def hold_place(self, resource: str, until_ns: int) -> None:
-        """Hold a place at the head of the line until `until_ns`. New callers stand behind it."""
+        """Hold a place at the head of the line until `until_ns`.
+
+        New callers wait behind this place.
+        """
         place = Absent(self, resource, 0)
         self.join(place)
         place.park(until_ns)
 
     def take_place(self, resource: str) -> None:
-        """Give up the held place at the head of the line, because the turn has come back."""
+        """Give up the held place at the head of the line, because this process has the turn
+        again."""
         for turn in list(self.lines.get(resource, ()))[:1]:
             if isinstance(turn, Absent):
                 turn.settle()
 
     def expire(self, now_ns: int) -> None:
-        """Settle every parked turn whose time has come."""
+        """Settle every parked turn whose `due_ns` has passed."""
         self.parked.run(now_ns, lambda turn: turn.settle())
 
 
@@ -193,9 +204,10 @@ class Turns:
 # clock. Only then do the steps go on with this time, to a lease or to TOO_LATE. Without offers, a
 # delayed caller would use an expired lease (`test_handover.py` delays a thread on each path).
 class Offer:
-    """A lease for its caller.
+    """An offer of a lease to a caller.
 
-    It is valid if the caller's clock shows less than `until_ns` after the caller has received it.
+    The lease is valid only if the caller reads its clock after it has received the offer, and the
+    clock shows a time before `until_ns`.
     """
 
     __slots__ = ("lease", "until_ns")
