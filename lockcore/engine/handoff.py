@@ -115,7 +115,7 @@ class Handoff:
     | state | `unanswered_ns` | the state ends when |
     |---|---|---|
     | looking | unchanged | a quorum of values arrives. Then the head tries, or sends `waits` |
-    | waiting | 0, or recent | `turn` arrives (try), `look` arrives (look), or ANSWER_NS pass (poll) |
+    | waiting | 0, or recent | `turn` arrives (try), `look` arrives (look), ANSWER_NS pass (poll) |
     | polling | older than ANSWER_NS | `heard`, `look` or `turn` arrives, or MISTRUST_NS pass |
 
     This table shows the states of a holder's process. The resource may have a `Crowd`.
