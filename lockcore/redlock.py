@@ -158,7 +158,7 @@ class _AnyRedlock(Generic[D]):
 
         `wakeups` counts messages with which another process told a caller of this process to try
         next. `polls` counts how often this process read the holder of a key. If messages of other
-        processes do not reach this process, a third entry reports this.
+        processes do not reach this process, the result has a third entry.
         """
         handoff = self._driver.engine.handoff
         if handoff is None:

@@ -49,12 +49,12 @@ class RetryPolicy:
     took 152 ms to the first grant, but U(0, 5 ms) took 0.9 ms. Choose a window of at least five
     times the duration of an uncontended acquire.
 
-    The window grows. Each attempt after the 200th makes the window 1 ms longer, up to 250 ms. A
-    holder that has caused 200 refusals keeps the lock for long, so frequent attempts gain little.
-    The first 200 attempts last about half a second with the default window, so this does not slow
-    down a hot lock. If a lock becomes free after 8 s, its waiter has made some 370 attempts. The
-    waiter then gets the lock within 180 ms, and after 60 ms on average. A wait of 20 s without
-    success costs some 480 attempts.
+    The window grows. Each attempt after the 200th makes the window 1 ms longer, up to 250 ms. After
+    200 refusals the holder probably keeps the lock for a long time, so frequent attempts gain
+    little. The first 200 attempts last about half a second with the default window, so this does
+    not slow down a hot lock. If a lock becomes free after 8 s, its waiter has made some 370
+    attempts. The waiter then gets the lock within 180 ms, and after 60 ms on average. A wait of 20
+    s without success costs some 480 attempts.
 
     >>> RetryPolicy("sometimes")
     Traceback (most recent call last):

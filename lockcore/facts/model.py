@@ -34,10 +34,10 @@ class Vote(Enum):
 class Outcome(Enum):
     """The result of an acquire, an extension or a release.
 
-    ACQUIRED, EXTENDED and RELEASED are successes. CONTENDED means that a quorum refused. SPLIT_VOTE
-    means that the attempt cannot win, and that it saw no quorum of refusals. UNREACHABLE means that
-    a quorum is impossible. TOO_LATE means that a quorum granted, but the validity ended before the
-    caller had the lease. GONE means that the lease is no longer ours.
+    ACQUIRED, EXTENDED and RELEASED are successes. CONTENDED means that a quorum refused the lock.
+    SPLIT_VOTE means that the attempt cannot win, and that it saw no quorum of refusals. UNREACHABLE
+    means that a quorum is impossible. TOO_LATE means that a quorum granted, but the validity ended
+    before the caller had the lease. GONE means that the lease is no longer ours.
     """
 
     ACQUIRED = "acquired"

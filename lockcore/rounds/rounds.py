@@ -355,7 +355,7 @@ class ReleaseRound(Counting):
 
 
 class ExtendRound(ReleaseRound):
-    """An extension of the lease that the round `won` got, to the `Terms` in `to`.
+    """Extends the lease of the round `won`. `to` has the new `Terms`.
 
     The outcome RELEASED means that a quorum extended the key. `timeout_due_ns` is the end of the
     round's own timeout, or FAR_FUTURE_NS before the round is sent. The round also ends when the

@@ -129,9 +129,9 @@ class Seats:
     """The seats of one loop.
 
     `free` has the seats at which no task waits. While a task is stepped, `again` is the seat of
-    this task, until a task takes the seat. `settled` is a future that is already settled. The
-    callback of a stepped task gets this future. `steps` is True while futures have the private
-    parts that seats need.
+    this task, until a task takes the seat. `settled` is a future that is already settled. To step a
+    task, the seat passes this future to the task's callback. `steps` is True while futures have the
+    private parts that seats need.
     """
 
     def __init__(self, loop: AbstractEventLoop) -> None:
