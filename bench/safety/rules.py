@@ -172,13 +172,12 @@ def broken_rules(
     """Yield each rule about leases, together with the rows of the leases that break the rule.
 
     `gaps_ns`: the periods in which a load process did not run. None: no process looked for gaps.
-    `capacity`: how many callers may hold a resource at once. If `capacity` is above 1, one other
-    holder is no proof of a violation. In this case, the function checks only the number of holders
-    and the late grants.
+    `capacity`: how many callers may hold a resource at once. If it is above 1, foreign deletes are
+    not judged, because a record does not say which place a release removed.
     """
     yield "service_fault", service_faults(leases, capacity)
+    yield "client_overstay", client_overstays(leases, capacity)
     if capacity == 1:
-        yield "client_overstay", client_overstays(leases)
         yield "foreign_delete", foreign_deletes(leases)
     own = leases.operations.own
     yield "granted_invalid", (granted_invalid(own, gaps_ns),)
@@ -231,12 +230,7 @@ def service_faults(leases: Leases, capacity: int = 1) -> Pairs:
     in_the_way = np.where(reader[1:], latest_writer[:-1], latest_end[:-1])
     later = np.flatnonzero(granted[1:] < in_the_way) + 1
     if capacity > 1:
-        # A lease of zero length ends when it begins, so it takes no place from a later lease.
-        ended = np.searchsorted(np.sort(end), granted[later], "right")
-        empty = np.concatenate([[0], np.cumsum(granted == end)])
-        same = np.searchsorted(granted, granted[later], "right")
-        ended -= empty[same] - empty[later]
-        later = later[later - ended >= capacity]
+        later = later[_others_valid(granted, end, later) >= capacity]
     # The earlier lease is the first lease that reached this maximum of ends.
     earlier = np.where(
         reader[later],
@@ -246,11 +240,24 @@ def service_faults(leases: Leases, capacity: int = 1) -> Pairs:
     return row[earlier], row[later]
 
 
-def client_overstays(leases: Leases) -> Pairs:
-    """Return the leases of clients that worked too long. Such a client still worked after the end
-    of its lease, while a conflicting lease of the resource was granted.
+def _others_valid(granted: Integers, end: Integers, chosen: Integers) -> Integers:
+    """Return how many leases before each of the `chosen` leases are valid at its grant.
 
-    Each result is a pair of leases, which are the lease of the client and the conflicting lease.
+    `granted` and `end` belong to all leases, in the order of `Leases`. `chosen` are indices.
+    """
+    ended = np.searchsorted(np.sort(end), granted[chosen], "right")
+    # A lease of zero length ends when it begins, so it takes no place from a later lease.
+    empty = np.concatenate([[0], np.cumsum(granted == end)])
+    same = np.searchsorted(granted, granted[chosen], "right")
+    return np.asarray(chosen - ended + empty[same] - empty[chosen])
+
+
+def client_overstays(leases: Leases, capacity: int = 1) -> Pairs:
+    """Return the clients that still worked after the end of their lease when another lease took the
+    last of the `capacity` places of the resource.
+
+    Each pair is the lease of the client, and the other lease. If `capacity` is 1, every conflicting
+    lease takes the last place.
     """
     early = leases.operations.early
     sent = leases.own("release_sent_ns")
@@ -261,13 +268,19 @@ def client_overstays(leases: Leases) -> Pairs:
     since = leases.keys(leases.operations.late, "valid_until_ns", late) + leases.spread
     ends = (leases.keys(early, name, late) for name in ("release_sent_ns", "work_end_ns"))
     until = np.where(stopped[late], *ends)
-    following = np.searchsorted(leases.granted, since, "left")
-    writers = np.append(np.flatnonzero(~leases.reader), len(leases.row))
+    last = np.arange(len(leases.row))
+    if capacity > 1:
+        last = np.flatnonzero(leases.granted <= leases.end)
+        granted = leases.granted[last]
+        others = _others_valid(granted, leases.end[last], np.arange(len(last)))
+        last = last[others >= capacity - 1]
+    following = np.searchsorted(leases.granted[last], since, "left")
+    writers = np.append(np.flatnonzero(~leases.reader[last]), len(last))
     next_writer = writers[np.searchsorted(writers, following)]
     following = np.where(leases.reader[late], next_writer, following)
-    hit = following < len(leases.row)
+    hit = following < len(last)
     late = late[hit]
-    following = following[hit]
+    following = last[following[hit]]
     until = until[hit]
     harmful = leases.granted[following] < until
     return leases.row[late[harmful]], leases.row[following[harmful]]

@@ -354,37 +354,68 @@ def valid(lease):
     return lease["granted_ns"] < lease["valid_until_ns"]
 
 
-def too_many(records, capacity):
-    """How many grants come while so many others of the resource are valid, one by one."""
+def grants_beside(records, least):
+    """The leases that were granted while at least so many others of the resource were valid."""
     leases = [
         one
         for one in records
         if one["granted_ns"] and valid(one) and end_of(one) >= one["granted_ns"]
     ]
     order = sorted(leases, key=lambda one: (one["granted_ns"], end_of(one)))
-    return sum(
-        sum(
+    return [
+        lease
+        for number, lease in enumerate(order)
+        if sum(
             other["resource"] == lease["resource"] and end_of(other) > lease["granted_ns"]
             for other in order[:number]
         )
-        >= capacity
-        for number, lease in enumerate(order)
-    )
+        >= least
+    ]
+
+
+def overstays_of(records, capacity):
+    """The leases whose client worked on when the last place was taken, one by one."""
+    filling = grants_beside(records, capacity - 1)
+    leases = [one for one in records if one["granted_ns"] and valid(one)]
+    return sum(any(overstayed(lease, other) for other in filling) for lease in leases)
 
 
 @pytest.mark.parametrize("capacity", [2, 3])
 def test_more_holders_than_may_be_are_counted_as_one_by_one(capacity):
     rng = np.random.default_rng(capacity)
-    found = 0
+    faults = overstays = 0
     for _ in range(800):
         records = random_history(rng)
         report = judge(complete(records), TTL_MS, Circumstances(capacity=capacity))
-        expected = too_many(list(records), capacity)
+        expected = len(grants_beside(list(records), capacity))
         assert report.service_faults == expected, records
-        found += expected
-        assert not report.client_overstays
+        faults += expected
+        late = overstays_of(list(records), capacity)
+        assert report.client_overstays == late, records
+        overstays += late
         assert not report.foreign_deletes
-    assert found
+    assert faults
+    assert overstays
+
+
+def test_a_late_client_overstays_a_semaphore_only_when_every_place_is_taken(history):
+    late = {
+        "caller": 0,
+        "outcome": "acquired",
+        "release": "gone",
+        "start": 0,
+        "granted": 1,
+        "valid_until": 10,
+        "work_end": 90,
+        "release_sent": 90,
+        "release_replied": 91,
+    }
+    second, third = (
+        late | {"caller": n, "start": 20 + n, "granted": 30 + n, "valid_until": 99} for n in (1, 2)
+    )
+    for holders, expected in (([second], 0), ([second, third], 1)):
+        report = judge(history([late, *holders]), TTL_MS, Circumstances(capacity=2))
+        assert (report.client_overstays, report.service_faults) == (expected, 0)
 
 
 def test_contested_means_that_another_asked_while_the_lease_was_valid(history):
