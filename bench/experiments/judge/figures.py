@@ -7,6 +7,7 @@ from typing import Literal
 
 from bench.experiments.judge.holders import HeldSpan, crowds, is_too_many
 from bench.experiments.judge.result import CourseStep, JudgedRow, JudgeResult
+from bench.experiments.judge.row import RENEWAL_EVERY
 from bench.report.html.plot import Figure
 from bench.report.html.sequence import HoldingSpan, Move, sequence
 
@@ -82,7 +83,9 @@ def _holdings(
     A span is bad if more clients than allowed hold the lock at one moment of it. In a row that is
     not about safety no span is bad, because a client may hold several locks there.
     """
-    spans = list(_held(steps, clients, result.ttl_ms))
+    # A client of a lock that renews believes that its lease lasts until its release.
+    renews = any(figure.name == RENEWAL_EVERY for one in result.rows for figure in one.figures)
+    spans = list(_held(steps, clients, None if renews else result.ttl_ms))
     # A client that holds the lock twice is one holder.
     bad = {
         one

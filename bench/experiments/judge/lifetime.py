@@ -12,7 +12,7 @@ from bench.experiments.judge.contention import REST_S
 from bench.experiments.judge.needs import LONGEST_TTL_MS
 from bench.experiments.judge.party import RESOURCE, HangsError, Party
 from bench.experiments.judge.result import RowFigure, seconds_text
-from bench.experiments.judge.row import RowFinding, need
+from bench.experiments.judge.row import RENEWAL_EVERY, RowFinding, need
 from bench.experiments.judge.stage import JudgeStage
 from lockcore.clock import NS_PER_MS, NS_PER_S, monotonic_ns
 
@@ -37,7 +37,7 @@ def renewal(stage: JudgeStage) -> RowFinding:
     every_ms = statistics.median(b - a for a, b in pairwise([0.0, *times]))
     may_fail = max(0, int((ttl_ms - 1) // every_ms) - 1)
     figures = (
-        RowFigure("renewal every", every_ms / 1000, "s"),
+        RowFigure(RENEWAL_EVERY, every_ms / 1000, "s"),
         RowFigure("renewals that may fail", float(may_fail), ""),
     )
     lost = "renewal" if may_fail == 1 else "renewals"

@@ -14,6 +14,8 @@ EXCLUSION = "mutual exclusion"
 MANY = "more than one holder"
 OWNER = "owner check"
 RENEWAL = "renewal"
+# The figure of a lock that renews its leases.
+RENEWAL_EVERY = "renewal every"
 TAKEOVER = "takeover"
 SERVERS = "servers"
 ENDS = "cancellation and crash"

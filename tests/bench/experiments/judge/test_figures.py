@@ -6,7 +6,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from bench.experiments.judge.figures import MOST_MOVES, _figure, _holdings, figures
-from bench.experiments.judge.result import CourseStep, JudgedRow, JudgeResult
+from bench.experiments.judge.result import CourseStep, JudgedRow, JudgeResult, RowFigure
 from bench.measure.result import read_result
 from bench.measure.section import typed
 
@@ -124,6 +124,13 @@ def test_a_lease_ends_with_its_time_to_live() -> None:
     # The negative control: a lease without an end, or with a longer one.
     assert spans_of(after, replace(RESULT, ttl_ms=None)) == [("A", True), ("B", True)]
     assert spans_of(after, replace(RESULT, ttl_ms=3000)) == [("A", True), ("B", True)]
+
+
+def test_the_client_of_a_lock_that_renews_has_its_lease_until_its_release() -> None:
+    after = (*COURSE[2:4], *later(COURSE[4:6], 2000))
+    renewing = replace(ROW, topic="renewal", figures=(RowFigure("renewal every", 0.6, "s"),))
+    result = replace(RESULT, rows=(*RESULT.rows, renewing))
+    assert spans_of(after, result) == [("A", True), ("B", True)]
 
 
 def test_no_lease_is_marked_in_a_row_that_is_not_about_safety() -> None:
