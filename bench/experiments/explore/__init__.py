@@ -1,5 +1,5 @@
-"""Explores schedules: *a recipe → a schedule that breaks the recipe, or how many schedules did not
-break it*.
+"""This package searches for a schedule that breaks a recipe. If it finds none, it counts the
+schedules that did not break the recipe.
 
 See README.md.
 """

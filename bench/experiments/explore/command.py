@@ -1,5 +1,4 @@
-"""`lockbench explore`: *options → recipes in simulated schedules, and the steps that break
-them*."""
+"""Defines the command `lockbench explore`. It turns options into an exploration of recipes."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""A schedule as a sequence diagram: *observations → rows of a table, with a column for each
-client*. Pure.
+"""Turns the observations of a schedule into the rows of a sequence diagram. The functions are pure.
 
-A row is one step. A step is a command, a grant, or a deviation from the usual course. If several
-instances get a command at the same time, its row has all their answers. For a batch the row has the
-number of commands. A clean-up that found no key to delete is left out. A value is shown
-under the name of the client that wrote it. Times are in ms since the start.
+Each row shows one step. A step is a command, a grant, or a deviation from the usual course. If
+several instances get a command at the same time, one row shows all their answers. If a client sends
+a batch, the row shows the number of commands. The diagram omits a clean-up that found no key to
+delete. In the text of a step, a value appears as the name of the client that wrote it. Times are in
+ms since the start.
 """
 
 from collections import Counter
@@ -43,7 +43,7 @@ OF_SERVERS = {"restart", "stop", "flush", "forget", "full", "die"}
 
 
 def steps_of(events: Sequence[Event], instances: int) -> list[Step]:
-    """Return the steps, in order. The last step is the rule that was broken."""
+    """Return the steps in order. The last step names the broken rule."""
     writes = {b"SET", b"SETNX", b"GETSET"}
     owners = {
         event[5][2]: event[2]
@@ -78,7 +78,7 @@ def steps_of(events: Sequence[Event], instances: int) -> list[Step]:
 
 
 def _other(event: Event, ms: float, instances: int) -> Step | None:
-    """Return the row of a step that is not a command."""
+    """Return the row of an event that is not a command, or None if the diagram omits the event."""
     what = event[1]
     if what in ("granted", "extended"):
         until = (
@@ -101,7 +101,7 @@ def _ms(time_ns: int) -> float:
 
 
 def _together(events: Sequence[Event], first: int) -> Iterator[tuple[int, Event]]:
-    """Yield the calls that are in the same row as the call `events[first]`.
+    """Yield the calls that the diagram shows in one row with the call `events[first]`.
 
     One client sent the same command to several servers at the same moment. The servers executed
     these calls at about the same time.
@@ -120,10 +120,10 @@ def _together(events: Sequence[Event], first: int) -> Iterator[tuple[int, Event]
 
 
 def _found_nothing(calls: Sequence[Event]) -> bool:
-    """Return whether the calls changed no key.
+    """Return whether the diagram omits these calls, because they changed no key.
 
-    Such calls are a clean-up that found no key, the loading of a script, and the call of a script
-    that the server did not know yet.
+    The diagram omits three kinds of calls: a clean-up that found no key, the loading of a script,
+    and the call of a script that the server did not know yet.
     """
     replies = b"".join(event[6] for event in calls)
     words = calls[0][5][:2]
@@ -134,8 +134,8 @@ def _found_nothing(calls: Sequence[Event]) -> bool:
 def _call(calls: Sequence[Event], instances: int, owners: Mapping[bytes, int]) -> str:
     """Return the text of a call, such as `SET NX PX 500 → OK`.
 
-    If only some of several instances got the call, the text is like `2,3: … → OK nil`. For several
-    commands, the text says how many commands there are.
+    If only some of the instances got the call, their numbers come first, as in `2,3: … → OK nil`.
+    If several different commands share the row, the text says how many commands there are.
     """
     sent_ns, command = calls[0][4:6]
     targets = sorted({event[3] + 1 for event in calls})

@@ -1,9 +1,9 @@
-"""lockcore's engine as a client of the simulated servers: *acquire, extend and release by the
-engine's steps, without a shell*.
+"""Runs lockcore's engine as a client of the simulated servers.
 
-This module does the work of a shell in virtual time. A batch is sent in the next pass of the event
-loop. A tick comes at the time that the engine requests. The engine also decides when a broken
-connection is made again.
+The client executes the engine's own steps for acquire, extend and release. It takes the place of
+lockcore's sockets and event loop, but in virtual time. The client sends a batch in the next pass of
+the simulated event loop. It calls the engine's `tick` at the time that the engine requests. The
+engine also decides when the client repairs a broken connection.
 """
 
 from collections.abc import Generator, Sequence
@@ -39,9 +39,9 @@ LAG_NS = int(SETTINGS.lag_cap.age_ms * NS_PER_MS)
 
 
 class EngineClient:
-    """One lockcore in one simulated process, connected to all servers.
+    """One instance of lockcore in one simulated process, connected to all servers.
 
-    Only simulated threads of this process make and use the object.
+    Only simulated threads of this process may create and use the object.
     """
 
     def __init__(self, process: Process, servers: Sequence[SimulatedServer], seed: int) -> None:
@@ -115,7 +115,7 @@ class EngineClient:
 
     @property
     def is_calm(self) -> bool:
-        """True if the engine has nothing to send, no reply to await and no connection to make."""
+        """True if the engine has nothing to send, expects no reply and needs no new connection."""
         return (
             self.engine.is_idle and None not in self._links and not any(self.engine.members.debts)
         )

@@ -1,12 +1,12 @@
-"""The exploration: *recipes, each with a budget → schedules, played by several processes → broken
-rules, judged and stored*.
+"""Explores recipes with several processes, judges the broken rules, and stores the result.
 
-Rules: search processes get blocks of schedules in the order of their numbers. The first blocks with
-a broken rule decide. So the same seed finds the same schedule with any number of processes. If no
-rule is broken, a time budget affects only how many schedules are played. If a schedule broke a
-recipe and can be forced on real servers, it is played again on lockbench's own servers. This replay
-does not change the verdict. If a search process ends or hangs, the results so far are kept. The
-recipe is then "not known", and the next recipe gets new processes.
+The search processes receive blocks of schedules in the order of the schedules' numbers. The search
+ends after the first blocks with enough broken schedules. So the same seed finds the same schedule
+with any number of processes. If no rule is broken, a time budget affects only how many schedules
+are played. If a schedule broke a recipe and can be forced on real servers, the exploration plays
+this schedule again on servers that lockbench starts. This replay does not change the verdict. If a
+search process ends or hangs, the exploration keeps the results so far. The verdict on this recipe
+is then "not known", and the next recipe gets new processes.
 """
 
 import sys
@@ -48,8 +48,8 @@ _PART_S = 3600.0
 def run_explore(order: ExperimentOrder[ExplorePlan], show: Show) -> Done[ExploreResult]:
     """Explore every recipe of `order`, show progress, and store the result if possible.
 
-    Raises BenchError if no recipe can be explored here. Raises KeyboardInterrupt if it comes before
-    the end of the first row.
+    Raises BenchError if no recipe can be explored here. Raises KeyboardInterrupt if the user
+    interrupts the exploration before the end of the first row.
     """
     plan = order.plan
     rows = list[ExploredRow]()
@@ -89,7 +89,9 @@ def run_explore(order: ExperimentOrder[ExplorePlan], show: Show) -> Done[Explore
 
 
 def _searchers(processes: int, children: ExitStack) -> list[Child]:
-    """Return new search processes, and end the old ones. Late answers of the old ones are lost."""
+    """End the old search processes, and return new ones. Late answers of the old processes are
+    lost.
+    """
     children.close()
     return [
         children.enter_context(Child("a search process", search.__name__)) for _ in range(processes)
@@ -140,9 +142,9 @@ def explored(
 ) -> ExploredRow:
     """Explore one recipe with the processes in `searchers`, and return its row.
 
-    `plan` has the limits of the search. The results are also added to `total`.
+    `plan` has the limits of the search. The function also adds the results to `total`.
 
-    Raises BenchError if one of the processes ends early.
+    Raises BenchError if a search process ends early.
     """
     orders = _orders(recipe, plan)
     for answer in _answers(orders, searchers, plan):
@@ -160,9 +162,10 @@ def explored(
 def _answers(
     orders: Iterator[SearchOrder], searchers: Sequence[Child], plan: ExplorePlan
 ) -> Iterator[Hunt]:
-    """Yield the answers in the sequence of the orders.
+    """Yield the answers of the search processes in the sequence of the orders.
 
-    The answers end with the orders, or when the plan's time is over.
+    The function stops when there are no more orders, or after the block in which the plan's time
+    ends.
     """
     patience_s = _PATIENCE_S if plan.exhaustive is None else _PART_S
     until_s = inf if plan.schedules or plan.budget_s is None else time.monotonic() + plan.budget_s
@@ -175,10 +178,11 @@ def _answers(
 def row_of(
     recipe: str, about: About, total: Hunt, *, whole: bool = False, cut: str = ""
 ) -> ExploredRow:
-    """Return the judged row of a recipe. `cut`: the reason why the search ended early.
+    """Return the judged row of a recipe. `cut` is the reason why the search ended early, or "".
 
-    If no rule was broken, a good word needs two things. All requested schedules were played, and
-    enough of these schedules could have broken the recipe.
+    If no schedule broke a rule, the verdict on the recipe can be good only under two conditions.
+    The search must have played all requested schedules. Enough of these schedules must have
+    requested a lock that another client held.
     """
     # If a part of the recipe ran in real time, this part may keep the recipe safe. So no broken
     # rule counts.
@@ -203,12 +207,13 @@ def row_of(
 
 
 def _preconditions(about: About, total: Hunt, *, whole: bool, cut: str) -> Mapping[str, bool]:
-    """Return the preconditions of a recipe's word, each with whether it was met.
+    """Return the preconditions of the verdict on a recipe. Each value says whether the precondition
+    was met.
 
     If a search ended before every schedule was played, it can show a flaw but not its absence. The
     flaw of `set-nx-get-del` needs 150 schedules on average, and one seed in a thousand needs 1,000.
-    So if a known flaw does not show, the recipe is "not known". The exception is a search that
-    played every schedule within the bound.
+    So if the search does not find a known flaw, the verdict on the recipe is "not known". The
+    exception is a search that played every schedule within the bound.
     """
     if total.outside:
         return {f"all of the recipe ran in virtual time ({total.outside})": False}

@@ -1,14 +1,14 @@
-"""The pictures of an exploration: *its result → the smallest schedule that breaks each recipe*.
+"""Draws the smallest schedule that breaks each recipe, from the result of an exploration.
 
-Pure.
+The functions are pure.
 
-Rules: the text of a step has the command with its answer, the grant with the end of its lease, or
-the fault. A client holds the lock from its grant to its next command. If no command comes before
-the end of the lease, the client holds the lock until this end. The command of an extension does not
-end the lease.
+The text of a step names a command and its answer, a grant and the end of its lease, or a fault. A
+client holds the lock from its grant to its next command. If no command comes before the end of the
+lease, the client holds the lock until this end. A command that extends the lease does not end the
+lease.
 
-A step names neither the caller nor the resource. A bar would be a guess if a client had several
-callers, or if there were several resources, so such a schedule has no picture.
+A step names neither the caller nor the resource. So a schedule with several callers in a client, or
+with several resources, has no picture. The bars in its picture would be guesses.
 """
 
 import math
@@ -27,7 +27,8 @@ UNTIL = " until "
 
 
 def courses(rows: Sequence[ExploredRow]) -> list[Figure]:
-    """Return the smallest schedule that breaks each recipe as a picture.
+    """Return one picture for each broken recipe, which shows the smallest schedule that breaks the
+    recipe.
 
     Long schedules, and schedules with several callers or resources, have no picture.
     """
@@ -77,9 +78,9 @@ def _holdings(steps: Sequence[Step]) -> Iterator[HoldingSpan]:
 
 
 def _end(steps: Sequence[Step], begin: int) -> int:
-    """Return the number of the step that ends the lease granted at step `begin`.
+    """Return the number of the step that ends a lease. Step `begin` granted this lease.
 
-    If no step ends the lease, return the number after the last step.
+    If no step ends the lease, the result is one more than the number of the last step.
     """
     granted = steps[begin]
     until_ms = _until_ms(granted)
@@ -95,8 +96,9 @@ def _end(steps: Sequence[Step], begin: int) -> int:
 
 
 def _extends(steps: Sequence[Step], number: int) -> bool:
-    """Return whether the client of step `number` has an extension after this step, and before its
-    next grant."""
+    """Return whether the client of step `number` extends its lease before it gets its next
+    grant.
+    """
     who = steps[number].who
     answers = (
         step.text

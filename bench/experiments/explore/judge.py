@@ -1,10 +1,9 @@
-"""The verdict on an exploration: *recipes, with or without schedules that broke them → one word*.
-Pure.
+"""Judges the rows of an exploration. The functions are pure.
 
-Rules: a recipe is known to hold only if enough of the schedules could have broken it. `earned`
-judges a stored exploration again. The word of a row follows from the broken rule. If no rule was
-broken, it depends on how many schedules tested the recipe. A row that states a reason is "not
-known".
+A recipe gets a good verdict only if enough schedules requested a lock that another client held.
+`earned` judges a stored exploration again. If a schedule broke a rule, this decides the verdict on
+the recipe. Otherwise the verdict depends on how many schedules tested the recipe. If a row has a
+reason, its verdict is "not known".
 """
 
 from collections.abc import Sequence
@@ -17,9 +16,9 @@ from bench.measure.verdict import TESTED_LEAST, Evidence, Verdict
 
 
 def judge_explored(rows: Sequence[ExploredRow], planned: int, *, is_cut: bool = False) -> Verdict:
-    """Return the verdict on `rows`. `planned`: the number of requested rows.
+    """Return the verdict on `rows`. `planned` is the number of requested rows.
 
-    `is_cut`: whether the search was interrupted in the last row.
+    `is_cut` is true if the user interrupted the search in the last row.
     """
     cut = f"interrupted in recipe {len(rows)} of {planned}" if is_cut else ""
     judged = [(row.verdict, f"{row.recipe}: {_sentence(row)}") for row in rows]
@@ -38,7 +37,7 @@ def earned(result: ExploreResult) -> ExploreResult:
 def word_of_row(row: ExploredRow) -> RowWord:
     """Return the word that follows from a stored row.
 
-    If the word is "not known", the row itself has the reason.
+    If the verdict word is "not known", the row itself states the reason.
     """
     least = 1 if row.whole else TESTED_LEAST
     broken = row.broken is not None

@@ -1,9 +1,10 @@
-"""The data of a server, and the commands that locks send: *arguments → one RESP2 reply*.
+"""Stores the data of a simulated server, and executes the commands that locks send. Each command
+gets one RESP2 reply.
 
 The commands follow the manuals of Redis and Valkey, in the forms that locks use. An unknown command
-or option gets an error reply. A real server that is too old for the command replies in the same
-way. Scripts run unchanged in Lua, by the library lupa. `rate`: the speed of the server's clock,
-relative to the world's clock.
+or option gets an error reply. A real server that is too old for a command replies in the same way.
+The library lupa runs scripts unchanged in Lua. `rate` is the speed of the server's clock, relative
+to the world's clock.
 """
 
 import socket
@@ -26,7 +27,7 @@ OK = "OK"
 
 
 def encoded(reply: Reply) -> bytes:
-    """Return a reply as RESP2. The bytes OK become a status, too."""
+    """Return a reply as RESP2. The text "OK" and the bytes b"OK" both become a status reply."""
     if reply in (OK, b"OK"):
         return b"+OK\r\n"
     if isinstance(reply, ReplyError):
@@ -43,13 +44,13 @@ def encoded(reply: Reply) -> bytes:
 
 
 def nothing(_key: bytes) -> None:
-    """Do nothing. A server without a replica uses this listener."""
+    """Do nothing. A server without a replica calls this function when a key changes."""
 
 
 class Keyspace:
-    """The keys of a server. Each key has a value, and may have a time at which it expires.
+    """The keys of a server. Each key has a value, and may have a time at which the key expires.
 
-    `forbidden`: the commands for which this server is too old.
+    `forbidden` holds the commands that this server is too old to know.
     """
 
     def __init__(
@@ -78,8 +79,9 @@ class Keyspace:
         return None if entry is None else entry[0]
 
     def entry(self, key: bytes) -> tuple[object, int] | None:
-        """Return the value of `key` and the key's end (ns), or None. An expired key is removed
-        first."""
+        """Return the value of `key` and the key's end (ns), or None if there is no such key. The
+        function first removes an expired key.
+        """
         entry = self._entries.get(key)
         if entry is None or entry[1] > self._now_ns():
             return entry
@@ -87,12 +89,12 @@ class Keyspace:
         return None
 
     def put(self, key: bytes, value: object, end_ns: int = FAR_FUTURE_NS) -> None:
-        """Set a key. Its end is a time of the world's clock."""
+        """Set a key. `end_ns` is the time on the world's clock at which the key expires."""
         self._entries[key] = value, end_ns
         self.changed(key)
 
     def drop(self, key: bytes) -> int:
-        """Delete a key. Return 1 if it existed, and 0 if not."""
+        """Delete a key. Return 1 if the key existed, and 0 if not."""
         held = self.get(key) is not None
         self._entries.pop(key, None)
         self.changed(key)
@@ -123,9 +125,9 @@ class Keyspace:
         return run(self, *command[1:])
 
     def end_ns(self, ttl_ms: float) -> int:
-        """Return the end of a key whose time to live starts now.
+        """Return the time at which a key expires if its time to live starts now.
 
-        This server's clock measures the time to live. The end is a time of the world's clock.
+        This server's clock measures the time to live. The result is a time on the world's clock.
         """
         return self._now_ns() + int(ttl_ms * NS_PER_MS / self._rate)
 
@@ -173,7 +175,7 @@ class Keyspace:
         return 0
 
     def _delex(self, key: bytes, _ifeq: bytes, value: bytes) -> Reply:
-        """Execute DELEX with the option IFEQ, the only option that locks use."""
+        """Execute DELEX with the option IFEQ. Locks use no other option of DELEX."""
         return self._drop_if(key, value)
 
     def pttl(self, key: bytes) -> Reply:
@@ -219,13 +221,13 @@ class Keyspace:
         return self._remove(key, lambda _name, score: float(least) <= score <= float(most))
 
     def _zcount(self, key: bytes, above: bytes, most: bytes) -> Reply:
-        """Execute ZCOUNT. The lower end has a "(" before it and is excluded."""
+        """Execute ZCOUNT. The lower end is excluded, and its text starts with "("."""
         least = float(above.removeprefix(b"("))
         members: Mapping[bytes, float] = self.get(key) or {}
         return sum(least < score <= float(most) for score in members.values())
 
     def _remove(self, key: bytes, is_chosen: Callable[[bytes, float], bool]) -> int:
-        """Remove the chosen members of a sorted set. Return how many were removed."""
+        """Remove the chosen members of a sorted set. Return the number of removed members."""
         members = self.get(key) or {}
         left = {name: score for name, score in members.items() if not is_chosen(name, score)}
         if len(left) < len(members):
@@ -233,7 +235,9 @@ class Keyspace:
         return len(members) - len(left)
 
     def _keep(self, key: bytes, members: Mapping[bytes, float]) -> None:
-        """Store the members of a sorted set. The key keeps its end. An empty set is deleted."""
+        """Store the members of a sorted set. The key's time of expiry does not change. An empty set
+        is deleted.
+        """
         entry = self.entry(key)
         if members:
             self.put(key, members, entry[1] if entry else FAR_FUTURE_NS)
@@ -374,7 +378,7 @@ REPLY_S = 5.0
 
 
 class RealKeyspace:
-    """A real server that replaces the data of a simulated server."""
+    """A real server that takes the place of a simulated server's data."""
 
     def __init__(self, port: int) -> None:
         """Connect to an empty server. Raises OSError."""

@@ -1,8 +1,9 @@
-"""Simulated servers and connections: *bytes of commands → execution in order → bytes of replies*.
+"""Simulates servers and connections. A server executes commands in order, and a connection returns
+the bytes of the replies.
 
 A connection keeps the order of bytes in each direction. A broken connection may still deliver bytes
-that were on the way to the server. It delivers nothing more when the next connection of the same
-client kills it. A real kernel may behave in the same way after a reset.
+that were on the way to the server. The broken connection delivers nothing more when the client's
+next connection sends CLIENT KILL for it. A real kernel may behave in the same way after a reset.
 """
 
 from collections import deque
@@ -35,8 +36,8 @@ def commands_of(data: bytes) -> tuple[Command, ...]:
 class SimulatedServer:
     """One simulated instance.
 
-    `down`, `stopped`: whether this fault is in force. `when_dead`: a function that is called when
-    the server dies.
+    `down` is true while the server is dead. `stopped` is true while the server is frozen. The
+    server calls the function `when_dead` when it dies.
     """
 
     def __init__(self, world: World, index: int, rate: float, *, is_old: bool = False) -> None:
@@ -80,7 +81,7 @@ class SimulatedServer:
         return self.data.run(command)
 
     def survives(self, change: Change) -> bool:
-        """Apply a fault just before the server executes a command.
+        """Apply a fault immediately before the server executes a command.
 
         Return whether the server still executes the command.
         """
@@ -121,12 +122,12 @@ class SimulatedServer:
 
 
 class SimulatedLink:
-    """One connection of a simulated process. It calls three functions of the client.
+    """One connection of a simulated process. The connection calls three functions of the client.
 
-    `heard(link, data)`: bytes have arrived. `ended(link)`: the client notices that the connection
-    is broken. `lost(link)`: the connection broke while the client sent. After the client has closed
-    the connection, `heard` and `ended` are not called. `is_cut`: the server has ended the
-    connection.
+    The connection calls `heard(link, data)` when bytes have arrived. It calls `ended(link)` when
+    the client notices that the connection is broken. It calls `lost(link)` if the connection breaks
+    while the client sends. After the client has closed the connection, `heard` and `ended` are not
+    called. `is_cut` is true if the server has ended the connection.
     """
 
     def __init__(
@@ -154,9 +155,10 @@ class SimulatedLink:
         server.links[self.id] = self
 
     def send(self, data: bytes) -> int:
-        """Send bytes to the server. This is a place `send`.
+        """Send bytes to the server. A schedule may make a change here, at a place of the kind
+        `send`.
 
-        Return 0, the number of bytes that are still waiting to be sent.
+        The function always returns 0, because no bytes are left to send.
         """
         if not self.is_open:
             self.lost(self)
@@ -184,7 +186,9 @@ class SimulatedLink:
         return 0
 
     def serve(self) -> None:
-        """Make the server execute the commands that have arrived. This is a place `serve`."""
+        """Make the server execute the commands that have arrived. A schedule may make a change
+        here, at a place of the kind `serve` or `reply`.
+        """
         server = self.server
         world = self.world
         arrived = self.to_server
@@ -219,7 +223,9 @@ class SimulatedLink:
             self.process.run(partial(listener, self, *more))
 
     def close(self) -> None:
-        """Close the connection on the client's side. Bytes on the way may still arrive."""
+        """Close the connection on the client's side. Bytes on the way to the server may still
+        arrive.
+        """
         self.is_open = False
 
     def end(self) -> None:

@@ -1,12 +1,12 @@
-"""The parts of a recipe that do not run in virtual time: *its threads, timers, processes and loops
-→ a sentence, or none*.
+"""Notices parts of a recipe that do not run in virtual time, such as threads, timers, processes and
+event loops.
 
-A schedule is played in one thread with one virtual clock. `threading.Thread` and
-`threading.Condition` of a recipe are simulated (sockets.py). Other timers, threads and processes of
-the recipe would run in real time, after the whole schedule has been played. If such a timer
-released the lock, the release would come too late, and the lock would wrongly seem to hold. So this
-module notices such a part, and refuses it if possible. The recipe is then "not known". Source: the
-table of audit events in Python's documentation.
+A schedule is played in one thread with one virtual clock. The module sockets.py simulates the
+`threading.Thread` and `threading.Condition` of a recipe. Other timers, threads and processes of the
+recipe would run in real time, after the whole schedule has been played. For example, a real timer
+would release the lock too late, and the lock would wrongly seem to be safe. So this module notices
+each part that would run in real time, and refuses the part if possible. The verdict on the recipe
+is then "not known". Source: the table of audit events in Python's documentation.
 """
 
 import _thread
@@ -41,17 +41,19 @@ class OutsideError(RuntimeError):
 
 
 class Outside:
-    """The first part that was noticed since the last `take`. The class itself holds the part's
-    description."""
+    """The first part that the process noticed since the last call of `take`. The attributes of the
+    class hold the state, so the class has no objects.
+    """
 
     first = ""
     is_watching = False
 
     @classmethod
     def note(cls, what: str) -> None:
-        """Keep the description of a part that was started.
+        """Store the description of a part that the recipe started. Only the first description is
+        stored.
 
-        Raises OutsideError in a simulated thread, because there the part can still be refused.
+        If a simulated thread calls this function, the function refuses the part by OutsideError.
         """
         cls.first = cls.first or f"the recipe started {what}, which does not run in virtual time"
         if isinstance(getcurrent(), Actor):
@@ -61,7 +63,8 @@ class Outside:
     def take(cls) -> str:
         """Return the description of the first part, or "", and forget the part.
 
-        gevent counts as such a part only in a process that watches. Other processes may use gevent.
+        The use of gevent counts as a part only after this process has called `watch`. Otherwise the
+        process itself may use gevent.
         """
         hub = getattr(sys.modules.get("gevent._hub_local"), "get_hub_if_exists", lambda: None)()
         if hub is not None and cls.is_watching:
@@ -78,8 +81,9 @@ class Outside:
 
 
 def watch() -> None:
-    """From now on, make this process notice parts that do not run in virtual time. The change
-    cannot be undone."""
+    """Make this process notice parts that do not run in virtual time. The effect cannot be
+    undone.
+    """
     Outside.is_watching = True
 
     def hook(event: str, _arguments: object) -> None:
@@ -94,8 +98,9 @@ def watch() -> None:
         return either
 
     def thread(real: Callable[..., object]) -> Callable[..., object]:
-        """Wrap the function `real`, so that it also makes a note about the thread. Python 3.11 has
-        no audit event for the start of a thread."""
+        """Return a function that notes the start of a thread and then calls `real`. Python 3.11 has
+        no audit event for the start of a thread.
+        """
 
         def either(function: Callable[..., object], *arguments: object, **named: object) -> object:
             # The caller may be a threading.Timer, or another class of threads.

@@ -1,8 +1,9 @@
-"""Plays one schedule: *a setting and its changes → observations, and the first broken rule*.
+"""Plays one schedule, and returns the observations and the first broken rule.
 
-Rule for every recipe: no two leases of a resource are valid at once. lockcore has further rules. A
-lease is granted within its validity, and a quorum of instances has really granted it. A lease is
-extended before its end. Every operation ends, and no key is left after the last operation.
+One rule applies to every recipe. No two leases of a resource may be valid at the same time. Four
+more rules apply to lockcore. A lease must be granted before its end, and a quorum of instances must
+really have granted it. A lease must be extended before its end. The outcome of a denied acquire
+must follow from its votes. After the last operation no key may be left.
 """
 
 import gc
@@ -44,9 +45,10 @@ ENGINE = "redlock"
 
 @dataclass(slots=True)
 class Holding:
-    """A lease that a client has got.
+    """A lease that a client got.
 
-    `given_back_ns`: the time at which the client began to release the lease (0: not yet).
+    `given_back_ns` is the time at which the client began to release the lease, or 0 before the
+    release.
     """
 
     client: int
@@ -56,10 +58,11 @@ class Holding:
 
 @dataclass(slots=True)
 class Played:
-    """The result of a schedule.
+    """The result of one play of a schedule.
 
-    `broken`: the broken rule, or "". `raised`: the exception that ended a client's program, or "".
-    `seen`: the observations. `passed`: the places in order, each with its time (ns).
+    `broken` is the broken rule, or "". `raised` is the exception that ended a client's program, or
+    "". `seen` holds the observations. `passed` maps each place that the play passed, in order, to
+    its time (ns).
     """
 
     broken: str = ""
@@ -80,7 +83,7 @@ class Played:
     def count_in(self, counts: Counter[str]) -> None:
         """Count the observations of each kind, and add the counts to `counts`.
 
-        `late votes` counts the SETs that an instance granted later than usual.
+        The count `late votes` is the number of SETs that an instance granted later than usual.
         """
         counts.update([event[1] for event in self.seen])
         late = [
@@ -93,9 +96,10 @@ class Played:
         )
 
     def later_begins(self, schedule: Schedule) -> Iterator[Schedule]:
-        """Yield variants of `schedule` in which a client omits its first attempts.
+        """Yield variants of `schedule`. In each variant one client begins later and omits its first
+        attempts.
 
-        The variant that omits the most attempts comes first.
+        For each client, the variant that omits the most attempts comes first.
         """
         calls = [event for event in self.seen if event[1] == "call"]
         for client in {event[2] for event in calls}:
@@ -143,7 +147,7 @@ class Play:
         self.acquiring: dict[Actor, Process] = {}
 
     def run(self) -> Played:
-        """Play the world to its end or to the first broken rule, and return the result."""
+        """Run the simulated world to its end or to the first broken rule, and return the result."""
         world = self.world
         setting = self.setting
         try:
@@ -169,7 +173,7 @@ class Play:
         return self.played
 
     def broken(self, rule: str) -> None:
-        """Note that a rule was broken, and end the play."""
+        """Record the broken rule, and end the play. Only the first broken rule is recorded."""
         if not self.played.broken:
             self.played.broken = rule
             self.world.note("broken", rule)

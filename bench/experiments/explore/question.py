@@ -1,4 +1,6 @@
-"""The question of `lockbench explore` as a value: *which simulated schedule breaks a recipe?*"""
+"""Defines the question of `lockbench explore`, which asks for a simulated schedule that breaks a
+recipe.
+"""
 
 from __future__ import annotations
 

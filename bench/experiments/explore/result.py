@@ -1,5 +1,4 @@
-"""The stored result of `lockbench explore`: *recipes, counts of schedules, the smallest schedule
-that broke each recipe → a typed result*."""
+"""Defines the data types of the stored result of `lockbench explore`."""
 
 from collections.abc import Mapping
 from typing import Annotated, Literal
@@ -50,7 +49,7 @@ class Replayed(Section, frozen=True, kw_only=True):
 
 
 class Size(Section, frozen=True, kw_only=True):
-    """The clients of a schedule, their requests and their times."""
+    """The size of a schedule: its clients, their requests and the times of the requests."""
 
     clients: Annotated[Count, says("clients in it")]
     callers: Annotated[Count, says("callers in each client")]
@@ -65,7 +64,7 @@ class Size(Section, frozen=True, kw_only=True):
 class Broken(Size, frozen=True, kw_only=True):
     """The smallest known schedule that breaks a rule.
 
-    These fields suffice to play the schedule again.
+    The fields contain everything that a replay of the schedule needs.
     """
 
     rule: Annotated[str, says("which rule, and by whom")]
@@ -110,7 +109,7 @@ class ExploredRow(Section, frozen=True, kw_only=True):
 
     @property
     def outcome(self) -> Annotated[str, says("whether it held", shown="table")]:
-        """One word that says whether the recipe held."""
+        """Return a short text that says whether a schedule broke the recipe."""
         if self.broken:
             return "broken"
         if self.verdict == NOT_KNOWN:
@@ -128,12 +127,14 @@ class ExploredRow(Section, frozen=True, kw_only=True):
             shown="table",
         ),
     ]:
-        """How many schedules one core played per second."""
+        """Return the number of schedules that one core played per second, or None if this is
+        unknown.
+        """
         return self.schedules / self.took_s if self.took_s else None
 
     @property
     def size(self) -> Annotated[str, says("clients × simulated servers", shown="table")]:
-        """How many clients and servers there are."""
+        """Return a text with the number of clients and the number of simulated servers."""
         return f"{self.clients} × {self.instances}"
 
     @property
@@ -142,9 +143,9 @@ class ExploredRow(Section, frozen=True, kw_only=True):
     ) -> Annotated[
         int | None, says("steps of the smallest schedule that breaks the recipe", shown="table")
     ]:
-        """How many steps break the recipe.
+        """Return the number of steps in the smallest schedule that breaks the recipe, or None.
 
-        The last entry of a schedule's steps is the broken rule, so it does not count.
+        The last entry of a schedule's steps names the broken rule, so this entry does not count.
         """
         return len(self.broken.steps) - 1 if self.broken else None
 

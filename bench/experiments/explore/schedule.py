@@ -1,21 +1,21 @@
-"""A schedule is a set of changes from the usual course: *places and changes → the next schedules to
-play*. Pure.
+"""Defines schedules, and chooses the next schedules to play. A schedule is a set of changes to the
+usual course of events. The functions are pure.
 
 In the usual course every message takes LATENCY_NS, no client pauses and no part breaks. A schedule
-lists the places where the course changes, and the rest follows from this list. So a schedule is
-short. A search can leave out any part of a schedule to see whether this part matters. Each client
-and each server counts its own places. So a change at one client hardly moves the places of another
-client.
+lists only the places where the course changes, so a schedule is short. A search can remove any
+single change from a schedule, to see whether this change matters. Each client and each server
+counts its own places. So a change at one client has little effect on the places of another client.
 
 There are three searches. The *random* search makes a change at each place with a small probability,
-and uses only some kinds of changes (swarm). The search *by priorities* (PCT) makes a few pauses at
-places that are drawn uniformly. If a fault needs d ordered steps, this search finds the fault with
-a probability of at least 1/(n·kᵈ⁻¹). The *exhaustive* search plays every set of changes up to a
-limit. The search adds a change only after the last change of a schedule. So it plays each set once.
+which differs between schedules (as in swarm testing). The search *by priorities* (PCT) pauses
+clients at a few places, which it draws uniformly. If a fault needs d ordered steps, this search
+finds the fault with a probability of at least 1/(n·kᵈ⁻¹). The *exhaustive* search plays every set
+of changes, up to a maximum number of changes. It adds a change only after the last change of a
+schedule. So the exhaustive search plays each set only once.
 
-Sources: S. Burckhardt et al., "A Randomized Scheduler with Probabilistic Guarantees of Finding
-Bugs", ASPLOS 2010; A. Groce et al., "Swarm Testing", ISSTA 2012; M. Emmi, S. Qadeer, Z. Rakamarić,
-"Delay-Bounded Scheduling", POPL 2011.
+Sources: Burckhardt et al., "A Randomized Scheduler with Probabilistic Guarantees of Finding Bugs",
+ASPLOS 2010. Groce et al., "Swarm Testing", ISSTA 2012. Emmi, Qadeer and Rakamarić, "Delay-Bounded
+Scheduling", POPL 2011.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -37,9 +37,10 @@ HELD_UP = ("pause", "late")
 
 
 class Place(NamedTuple):
-    """The `visit`-th time (from 1) at which the client or server `who` passes a point.
+    """One visit of a client or server to a point where its course may change.
 
-    `where`: the kind of the point: start, step, send, reply, serve or skew.
+    `where` is the kind of the point: start, step, send, reply, serve or skew. `who` is the number
+    of the client or server. `visit` counts its visits to this kind of point from 1.
     """
 
     where: str
@@ -48,7 +49,9 @@ class Place(NamedTuple):
 
 
 class Change(NamedTuple):
-    """A deviation from the usual course. `what`: its kind. `for_ns`: its duration."""
+    """A change to the usual course. `what` is the kind of the change, and `for_ns` is its
+    duration.
+    """
 
     what: str
     for_ns: int
@@ -68,11 +71,11 @@ ANY = {
 
 
 class Setting(Size, frozen=True, kw_only=True):
-    """The setting of a schedule: clients of `recipe` on `instances`.
+    """The setting of a schedule: the recipe, its clients, the instances and the possible changes.
 
-    `may`: the possible changes, by place. `rate`: the speed of the servers' clocks, within the
-    drift that locks must tolerate. `is_replicated`: whether the other instances are replicas of the
-    first instance.
+    `may` lists the possible changes for each kind of place. `rate` is the speed of the servers'
+    clocks, which is within the drift that locks must tolerate. `is_replicated` is true if the other
+    instances are replicas of the first instance.
     """
 
     recipe: str
@@ -90,7 +93,7 @@ class Setting(Size, frozen=True, kw_only=True):
 
     @property
     def begins_ms(self) -> tuple[float, ...]:
-        """When each client begins.
+        """Return the time (ms) at which each client begins.
 
         If `starts_ms` is empty, each client begins shortly after the client before it.
         """
@@ -101,21 +104,21 @@ class Setting(Size, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """A setting, and the changes from its usual course."""
+    """A setting, and the changes to the usual course in this setting."""
 
     setting: Setting
     changes: Changes
 
 
 def lasting(what: str, share: float) -> Change:
-    """Return a change of the kind `what` that lasts for a share of the TTL."""
+    """Return a change of the kind `what`. Its duration is `share` times the TTL."""
     return Change(what, int(share * TTL_MS * NS_PER_MS))
 
 
 def at_random(setting: Setting, random: Random, changes: dict[Place, Change]) -> Choose:
-    """Return a function that sometimes, with a small probability, chooses a change at a place.
+    """Return a function that chooses a change at a place with a small probability.
 
-    The function adds the chosen changes to `changes`.
+    The returned function adds each chosen change to `changes`.
     """
     chance = random.choice((0.02, 0.05, 0.15))
     draw = random.random
@@ -139,9 +142,10 @@ def at_random(setting: Setting, random: Random, changes: dict[Place, Change]) ->
 def by_priorities(
     setting: Setting, random: Random, passed: Iterable[Place], changes: dict[Place, Change]
 ) -> Choose:
-    """Return a function that chooses pauses at 1 to 4 places, and makes some clients start later.
+    """Return a function that pauses clients at 1 to 4 places, and makes some clients start later.
 
-    `passed`: the places of the usual course. The function adds the chosen changes to `changes`.
+    `passed` holds the places of the usual course. The returned function adds each chosen change to
+    `changes`.
     """
     steps = [place for place in passed if place.where == "step"]
     at = set(random.sample(steps, min(random.choice((1, 2, 3, 4)), len(steps))))
@@ -156,9 +160,9 @@ def by_priorities(
 
 
 def one_more(schedule: Schedule, passed: Mapping[Place, int]) -> Iterator[Schedule]:
-    """Yield every schedule with one more change. The new change comes after the last change.
+    """Yield every schedule that has one more change, after the last change of `schedule`.
 
-    `passed`: the places in the order in which the schedule passes them.
+    `passed` holds the places in the order in which the play of `schedule` passed them.
     """
     places = list(passed)
     last = max((places.index(place) for place in schedule.changes if place in passed), default=-1)
@@ -171,8 +175,8 @@ def one_more(schedule: Schedule, passed: Mapping[Place, int]) -> Iterator[Schedu
 def simpler(schedule: Schedule, later: Iterable[Schedule]) -> Iterator[Schedule]:
     """Yield simpler schedules.
 
-    A simpler schedule lacks one change, client, round or caller, or it has shorter times. `later`:
-    schedules in which a client begins later.
+    A simpler schedule lacks one change, client, round or caller, or it has shorter times. `later`
+    holds schedules in which a client begins later, and these schedules are yielded, too.
     """
     setting = schedule.setting
     changes = schedule.changes
@@ -204,7 +208,8 @@ def simpler(schedule: Schedule, later: Iterable[Schedule]) -> Iterator[Schedule]
 def _less(setting: Setting) -> Iterator[Setting]:
     """Yield simpler settings.
 
-    A simpler setting has fewer rounds, callers or resources, no extensions, or the first seed.
+    A simpler setting has fewer rounds, fewer callers, fewer resources, no extensions, or the seed
+    1.
     """
     for name in ("rounds", "callers", "resources"):
         now = getattr(setting, name)
@@ -221,7 +226,7 @@ def begun_later(
 ) -> Schedule:
     """Return the schedule in which `client` begins at `begin_ms`.
 
-    `skipped`: the number of omitted visits, by (where, who).
+    `skipped` maps (where, who) to the number of visits that the later begin omits.
     """
     begins_ms = schedule.setting.begins_ms
     moved = (*begins_ms[:client], begin_ms, *begins_ms[client + 1 :])
@@ -234,7 +239,9 @@ def begun_later(
 
 
 def _without(schedule: Schedule, gone: int) -> Schedule:
-    """Return the schedule without one client. The numbers of the later clients decrease by one."""
+    """Return the schedule without the client `gone`. Each client with a higher number gets the next
+    lower number.
+    """
     moved = {
         (
             place._replace(who=place.who - (place.who > gone)) if place.where != "serve" else place

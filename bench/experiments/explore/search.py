@@ -1,16 +1,18 @@
-"""Searches for schedules that break a recipe: *a recipe and a number → the result of this schedule;
-a broken schedule → the smallest broken schedule*.
+"""Searches for schedules that break a recipe, and makes such a schedule as small as possible.
 
-Rules: schedule `n` of a seed is the same on every machine and in every process, so several
-processes can share a search. Number 0 is the usual course. After it, random schedules and schedules
-by priorities alternate. The search makes a schedule that breaks a rule smaller, until no simpler
-schedule breaks the same rule. Fewer steps count first, then fewer changes, then shorter times.
+Schedule `n` of a seed is the same on every machine and in every process. So several processes can
+share a search. Schedule 0 is the usual course. The later schedules are random (odd numbers) or by
+priorities (even numbers). If a schedule breaks a rule, the search makes this schedule smaller until
+no simpler schedule breaks the same rule. A schedule with fewer steps is smaller. If the numbers of
+steps are equal, the number of changes decides, then the number of clients and requests, and then
+the duration of the changes.
 
-A search process is started by name (bench.topology.child). The process uses virtual time from its
-first import of a recipe on. It also replays a broken schedule on real servers. In a replay the
-clients, their connections and all changes are still simulated, but in real time. A real server
-executes each command when the command is due. A replay cannot force the behaviour of the server
-itself, for example a fast clock, a full disk or a lagging replica.
+The experiment starts a search process by the name of this module (bench.topology.child). The
+process switches to virtual time before it imports a recipe. A search process also replays a broken
+schedule on real servers. In a replay the clients, their connections and all changes are still
+simulated, but they run in real time. A real server executes each command when the command is due. A
+replay cannot force the behaviour of the server itself, for example a fast clock, a full disk or a
+lagging replica.
 """
 
 import gc
@@ -63,7 +65,7 @@ CROWD = 4
 
 
 def setting_of(recipe: str, about: About) -> Setting:
-    """Return the setting in which `recipe` is explored.
+    """Return the setting of all schedules for `recipe`.
 
     The setting allows only changes that the recipe claims to survive.
     """
@@ -117,10 +119,11 @@ _USUAL: dict[str, Played] = {}
 def every(
     schedule: Schedule, most: int, first: int = 0, step: int = 1
 ) -> Iterator[tuple[Schedule, Played]]:
-    """Play `schedule`, and play each extension of `schedule` with at most `most` more changes once.
+    """Play `schedule`, and play each schedule that has up to `most` changes more than `schedule`.
 
-    A schedule that breaks a rule is not extended. To share the work, only every `step`-th branch
-    from `first` on is played. `schedule` itself is yielded only if `first` is 0.
+    Each schedule is played once. A schedule that breaks a rule gets no further changes. To share
+    the work between processes, the function plays only every `step`-th branch and starts with
+    branch `first`. It yields `schedule` itself only if `first` is 0.
     """
     played = play(schedule.setting, schedule.changes.get)
     if first == 0:
@@ -131,13 +134,14 @@ def every(
 
 
 class Hunt(Struct):
-    """The results of some schedules.
+    """The combined results of several schedules.
 
-    `took_s`: processor time. `raised`: the exception that a recipe raised, or "". `outside`: the
-    part of the recipe that did not run in virtual time, or "". With such a part the result is not
-    known. `broken_count`: how many schedules broke a rule. `broken`: the smallest schedule that was
-    made from the broken schedules. `counts`: how often each kind of observation occurred, for
-    lockcore only. `rule`: the rule that a replayed schedule broke.
+    `took_s` is the processor time. `raised` is the exception that a recipe raised, or "". `outside`
+    describes a part of the recipe that did not run in virtual time, or is "". If there is such a
+    part, the verdict on the recipe is "not known". `broken_count` is the number of schedules that
+    broke a rule. `broken` is the smallest known schedule that breaks a rule. `counts` holds the
+    number of observations of each kind, but only for lockcore. `rule` is the rule that a replayed
+    schedule broke.
     """
 
     played: int = 0
@@ -151,7 +155,7 @@ class Hunt(Struct):
     rule: str = ""
 
     def add(self, more: "Hunt") -> None:
-        """Add the counts of more schedules."""
+        """Add the results of more schedules."""
         self.played = self.played + more.played
         self.tested = self.tested + more.tested
         self.took_s = self.took_s + more.took_s
@@ -162,7 +166,7 @@ class Hunt(Struct):
         self.keep(more.broken)
 
     def keep(self, broken: Broken | None) -> None:
-        """Keep the smaller broken schedule, which is `broken` or the schedule so far."""
+        """Replace the stored broken schedule by `broken` if `broken` has fewer steps."""
         if broken and (self.broken is None or len(broken.steps) < len(self.broken.steps)):
             self.broken = broken
 
@@ -219,8 +223,9 @@ def _size(of: Size) -> dict[str, Any]:
 
 
 def schedule_of(usual: Setting, broken: Broken) -> Schedule:
-    """Return the schedule of a stored result. Its setting is the setting in which the recipe is
-    explored."""
+    """Return the schedule of a stored result. `usual` is the setting of all schedules for the
+    recipe.
+    """
     changes = {
         Place(one.where, one.who, one.visit): Change(one.what, int(one.for_ms * NS_PER_MS))
         for one in broken.changes
@@ -229,14 +234,14 @@ def schedule_of(usual: Setting, broken: Broken) -> Schedule:
 
 
 def kind_of(rule: str) -> str:
-    """Return the kind of a broken rule, without the clients that broke it."""
+    """Return the kind of a broken rule, without the names of the clients that broke the rule."""
     return " ".join(rule.split()[:3])
 
 
 def smallest(schedule: Schedule, played: Played) -> tuple[Schedule, list[Step]]:
     """Search greedily for the smallest schedule that breaks the same rule.
 
-    Return this schedule and its steps.
+    Return the smallest schedule and its steps.
     """
     rule = kind_of(played.broken)
     steps = steps_of(played.seen, schedule.setting.instances)
@@ -260,7 +265,7 @@ def smallest(schedule: Schedule, played: Played) -> tuple[Schedule, list[Step]]:
 
 
 def _passed(schedule: Schedule, played: Played) -> dict[Place, Change]:
-    """Return the changes that happened before the play was over."""
+    """Return only those changes of `schedule` that took place in the play."""
     return {place: change for place, change in schedule.changes.items() if place in played.passed}
 
 
@@ -275,10 +280,11 @@ def _cost(schedule: Schedule, steps: list[Step]) -> tuple[int, int, int, int]:
 
 
 class SearchOrder(Struct):
-    """An order to play `count` schedules of `seed`, from number `first` on.
+    """An order to play `count` schedules of `seed`, starting with schedule number `first`.
 
-    `most`: play all schedules with at most `most` changes instead, one branch in `count` from
-    `first` on. `again`: play this schedule instead, on the empty real servers at `ports`.
+    If `most` is a number, the process plays all schedules with at most `most` changes instead. It
+    then plays only every `count`-th branch and starts with branch `first`. If `again` is a
+    schedule, the process only replays this schedule on the empty real servers at `ports`.
     """
 
     recipe: str
@@ -291,7 +297,7 @@ class SearchOrder(Struct):
 
 
 def main() -> None:
-    """Execute orders until no more orders come."""
+    """Read orders and write answers, until the input with the orders ends."""
     take_over()
     watch()
     # All objects that exist now live as long as this process. So these objects are frozen, and no
@@ -331,7 +337,9 @@ def _replayed(schedule: Schedule, ports: Sequence[int]) -> Hunt:
     began_ns = list[int]()
 
     def until(now_ns: int) -> None:
-        """Wait for this time on the real clock. Before START_NS there is no wait."""
+        """Wait until the real clock reaches the simulated time `now_ns`. Times before START_NS need
+        no wait.
+        """
         if now_ns >= START_NS:
             began_ns.append(time.monotonic_ns() - now_ns)
             time.sleep(max(began_ns[0] + now_ns - time.monotonic_ns(), 0) / NS_PER_S)

@@ -1,10 +1,8 @@
-"""Puts simulated servers behind redis-py: *unchanged recipes → recipes with virtual time and
-simulated sockets*.
+"""Connects unchanged recipes to simulated servers, through redis-py with simulated sockets.
 
-A separate process calls `take_over` before it imports recipes. From then on `time`,
-`threading.Thread` and `threading.Condition` use the world that is played. redis-py's connections
-lead to the servers of this world. Outside of a world's simulated threads, the time functions return
-real time.
+A search process calls `take_over` before it imports recipes. After this call, the functions of
+`time`, `threading.Thread` and `threading.Condition` work in the simulated world. The connections of
+redis-py lead to the servers of this world. A thread that is not simulated still gets real time.
 """
 
 import _thread
@@ -36,8 +34,9 @@ PORT = 1
 
 
 class Scene:
-    """The state of this module: the servers of the present world, and how many worlds there have
-    been."""
+    """The state of this module. `servers` holds the servers of the current world, and `worlds` is
+    the number of worlds so far.
+    """
 
     servers: tuple[SimulatedServer, ...] = ()
     worlds = 0
@@ -99,10 +98,10 @@ class _SimulatedSocket:
         raise ConnectionResetError("the simulated connection broke")
 
     def recv_into(self, buffer: bytearray, *_more: int) -> int:
-        """Wait for bytes, copy the bytes to `buffer`, and return how many there are.
+        """Wait for bytes, copy them to `buffer`, and return the number of copied bytes.
 
-        Return 0 at the end of the connection. Raises TimeoutError, or BlockingIOError if the socket
-        does not wait.
+        Return 0 if the connection has ended. Raises TimeoutError if no bytes arrive in time. Raises
+        BlockingIOError if the socket does not wait.
         """
         if not self.can_read(self._timeout_s):
             raise BlockingIOError if not self._timeout_s else TimeoutError("timed out")
@@ -146,7 +145,8 @@ class _SimulatedSocket:
     def fileno(self) -> int:
         """Return a real descriptor for a selector.
 
-        The descriptor either has nothing to read, or is at its end.
+        The descriptor never has data to read. If the simulated connection has ended, the descriptor
+        is at its end, too.
         """
         return (_ENDED if self._is_over or not self._link.is_open else _QUIET)[0].fileno()
 
@@ -175,7 +175,7 @@ def _connect(connection: "Connection") -> _SimulatedSocket:
 def _reading(real: Callable[..., bool]) -> Callable[..., bool]:
     """Return a replacement for redis-py's Connection.can_read.
 
-    The original would test the file descriptor in real time.
+    The original function would test the file descriptor in real time.
     """
 
     def can_read(connection: Any, timeout: float | None = 0) -> bool:
@@ -190,7 +190,8 @@ def _reading(real: Callable[..., bool]) -> Callable[..., bool]:
 class _SimulatedThread:
     """A thread that a recipe starts in a simulated process.
 
-    An exception ends only this thread, as in a real process. But the recipe is then "not known".
+    An exception ends only this thread, as in a real process. However, the verdict on the recipe is
+    then "not known".
     """
 
     def __init__(
@@ -229,13 +230,13 @@ class _SimulatedThread:
             )
 
     def join(self, timeout: float | None = None) -> None:
-        """Return at once. The thread ends with the world."""
+        """Return at once. The thread ends when the simulated world ends."""
 
 
 class _SimulatedCondition:
     """A threading.Condition for the simulated threads of one process.
 
-    It needs no lock, because no other thread runs between two waits.
+    The condition needs no lock, because no other simulated thread runs between two waits.
     """
 
     def __init__(self, _lock: object = None) -> None:

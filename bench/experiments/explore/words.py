@@ -1,5 +1,6 @@
-"""The text of `lockbench explore`: *its result → a table of recipes, and a sequence diagram for
-each broken recipe*."""
+"""Turns a result of `lockbench explore` into a table of recipes, and a sequence diagram for each
+broken recipe.
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -40,7 +41,7 @@ _STYLES = {name: f"bold {word.colour}" for name, word in ROW_WORDS.items()}
 
 
 def sheet(result: ExploreResult, place: str = "") -> Sheet:
-    """Return the sheet of `result`, which is stored at `place` ("": not stored)."""
+    """Return the sheet that shows `result`. `place` is the path of the stored result, or ""."""
     conditions = result.conditions
     bound = (
         ""
@@ -124,8 +125,9 @@ def _measures(row: ExploredRow) -> list[Measure]:
 def diagram(recipe: str, broken: Broken) -> Part:
     """Return the steps of a broken schedule as a table.
 
-    Each client has a column. If a fault strikes servers, the servers have a column, too. If the
-    table would be wider than a terminal, it has only the columns client and step.
+    Each client has a column. If a fault affects servers, the servers have a column, too. If this
+    table would be wider than a terminal, the table has one column for the client and one for the
+    step.
     """
     steps = broken.steps[:-1]
     rule = broken.steps[-1]

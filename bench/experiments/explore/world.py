@@ -1,9 +1,10 @@
-"""Virtual time: *events at times, paused processes, waiting threads → the next event*.
+"""Provides virtual time. A world runs the events of simulated processes in the order of their
+times.
 
 The whole world runs in one real thread and has one clock. Events at the same time happen in the
-order in which they were requested. An `Actor` is one simulated thread of a `Process`. If a process
-is paused, all its events wait. At each place where a schedule may change the course, the world
-calls the function `choose`. If `choose` returns None, the usual course continues.
+order in which they were requested. An `Actor` is one simulated thread of a `Process`. While a
+process is paused, all its events wait. At each place where a schedule may change the course, the
+world calls the function `choose`. If `choose` returns None, the usual course continues.
 """
 
 from collections.abc import Callable, Iterator, Sized
@@ -28,24 +29,23 @@ class OverError(BaseException):
 
 
 class KilledError(BaseException):
-    """Raised in a waiting caller to kill the caller."""
+    """Raised in a waiting simulated thread when a schedule kills this thread."""
 
 
 def places(where: str, who: int) -> Iterator[Place]:
-    """Return the places of all visits from number 1 on, without end."""
+    """Return an endless iterator over the visits of `who`, which are numbered from 1."""
     return map(partial(Place, where, who), count(1))
 
 
 def nothing() -> None:
-    """Do nothing. An event without a listener uses this function."""
+    """Do nothing. This function is the default listener of an event."""
 
 
 class World:
-    """The clock, the events that are due, and the observations.
+    """A simulated world: its clock, its planned events, and the observations.
 
-    `is_begun`: until it is true, the course is the usual course and the world keeps no passed
-    places. `is_over`: true once a rule is broken, a client's program has failed, or the world has
-    ended.
+    While `is_begun` is false, the world takes the usual course and records no passed places.
+    `is_over` becomes true when a rule is broken, a client's program fails, or the world ends.
     """
 
     def __init__(self, choose: Choose) -> None:
@@ -67,7 +67,7 @@ class World:
         self._due: dict[int, list[Callable[[], object]]] = {}
 
     def at(self, time_ns: int, what: Callable[[], object]) -> None:
-        """Call `what` at `time_ns`, or as soon as possible if `time_ns` is past."""
+        """Call `what` at `time_ns`, or as soon as possible if `time_ns` is in the past."""
         due_ns = time_ns if time_ns > self.now_ns else self.now_ns
         if (due := self._due.get(due_ns)) is None:
             self._due[due_ns] = [what]
@@ -80,7 +80,9 @@ class World:
         self.at(self.now_ns + delay_ns, what)
 
     def run(self, until_ns: int, busy: Sized = (None,)) -> None:
-        """Run events until `until_ns`, until `busy` is empty, or until the world is over."""
+        """Run events. Stop at the time `until_ns`, when `busy` is empty, or when the world is
+        over.
+        """
         times = self._times
         while times and times[0] <= until_ns and busy and not self.is_over:
             self.now_ns = now_ns = times[0]
@@ -95,8 +97,9 @@ class World:
             self.now_ns = max(self.now_ns, until_ns)
 
     def change(self, visits: Iterator[Place]) -> Change | None:
-        """Pass the next of these places. Return the change at this place, or None for the usual
-        course."""
+        """Take the next place from `visits`. Return the change at this place, or None for the usual
+        course.
+        """
         if not self.is_begun:
             return None
         place = next(visits)
@@ -104,7 +107,7 @@ class World:
         return self._choose(place)
 
     def note(self, what: str, *details: object) -> None:
-        """Keep an observation with the present time."""
+        """Record an observation with the current virtual time."""
         self.seen.append((self.now_ns, what, *details))
 
     def end(self) -> None:
@@ -124,8 +127,8 @@ class World:
 class Process:
     """A simulated process, which is a client.
 
-    `paused_ns`: until this time the process is paused, so it runs no code and receives no data.
-    `ahead_ns`: how far its wall clock is ahead.
+    The process is paused until the time `paused_ns`. While it is paused, it runs no code and
+    receives no data. The process's wall clock is `ahead_ns` ahead.
     """
 
     def __init__(self, world: World, number: int) -> None:
@@ -138,9 +141,9 @@ class Process:
         self.on_kill: Callable[[], object] = nothing
 
     def run(self, what: Callable[[], object]) -> None:
-        """Call `what` in the process, now or when the pause of the process ends.
+        """Call `what` in the process. If the process is paused, call `what` when the pause ends.
 
-        This is a place `step`, where a schedule may pause the process or kill a caller.
+        A schedule may pause the process or kill a caller here, at a place of the kind `step`.
         """
         world = self.world
         if world.now_ns < self.paused_ns:
@@ -168,8 +171,8 @@ class Process:
 class Actor(greenlet):  # type: ignore[misc]
     """One simulated thread of a process.
 
-    `turn`: a number that grows with every wait. So a late wake-up for an earlier wait has no
-    effect.
+    The number `turn` grows with every wait. A wake-up carries the number of its wait, so a late
+    wake-up for an earlier wait has no effect.
     """
 
     def __init__(self, process: Process, work: Callable[[], object]) -> None:
@@ -186,13 +189,15 @@ class Actor(greenlet):  # type: ignore[misc]
             self._work()
 
     def go(self, turn: int) -> None:
-        """Continue now, if the thread still waits for this wake-up."""
+        """Continue the thread now, if it is still in the wait with the number `turn`."""
         if turn == self.turn and not self.dead:
             self.turn += 1
             self.switch()
 
     def wake(self, turn: int) -> None:
-        """Continue as soon as the process runs, if the thread still waits for this wake-up."""
+        """Continue the thread as soon as its process runs, if it is still in the wait with the
+        number `turn`.
+        """
         if turn == self.turn:
             self.process.run(partial(self.go, turn))
 
@@ -207,7 +212,7 @@ class Actor(greenlet):  # type: ignore[misc]
             raise OverError
 
     def kill(self) -> None:
-        """End the thread while it waits."""
+        """Kill the thread, which must be in a wait."""
         if not self.dead and self:
             self.turn += 1
             self.throw(KilledError)
