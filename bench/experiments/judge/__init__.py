@@ -1,1 +1,1 @@
-"""The question whether a user's own lock holds. See README.md."""
+"""This package tests whether a user's own lock is safe. See README.md."""

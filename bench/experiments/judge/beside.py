@@ -1,5 +1,6 @@
-"""Known locks that are compared with a judged lock: *URLs → redis-py's lock, or lockcore's*. The
-judge drives them like the judged lock."""
+"""Connects two known locks, which the judge compares with the judged lock. The judge drives all
+these locks in the same way.
+"""
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager

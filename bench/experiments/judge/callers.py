@@ -1,5 +1,6 @@
-"""Rows about the rights of callers: one caller with several requests, and several holders at once.
-*A stage → a finding*."""
+"""Defines rows about the rights of callers. They test one caller with several requests, and several
+holders at once.
+"""
 
 from bench.experiments.judge.party import RESOURCE, HangsError, Party
 from bench.experiments.judge.result import seconds_text
@@ -12,8 +13,9 @@ WAITS_S = 3.0
 
 
 def together(stage: JudgeStage) -> RowFinding:
-    """Clients ask for the lock, and all of them may hold it together. They are readers, or the n
-    holders of a semaphore."""
+    """Clients ask for the lock, and all of them may hold it together. The clients are two readers,
+    or as many clients as a semaphore allows.
+    """
     make = stage.reader if stage.is_shared else stage.party
     number = 2 if stage.is_shared else stage.capacity
     for held, client in enumerate([make() for _ in range(number)]):
@@ -96,7 +98,7 @@ def _is_granted(client: Party, resource: str) -> bool:
 
 
 def _has_answered(client: Party) -> bool:
-    """Return whether the client is granted its request within a short wait."""
+    """Return whether the client gets the lock within `WAITS_S`."""
     try:
         return client.acquired(WAITS_S).ok
     except HangsError:

@@ -1,4 +1,6 @@
-"""`lockbench judge`: *a lock and options → every row of the table, judged*."""
+"""Defines the command `lockbench judge`. It turns a lock and options into a judgement of all
+rows.
+"""
 
 from __future__ import annotations
 

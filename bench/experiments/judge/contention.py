@@ -1,9 +1,9 @@
-"""The contention of several processes for one lock: *a stage → leases, the most holders at once,
-the number of tested leases*.
+"""Measures the contention of several processes for one lock. The finding holds the leases, the
+largest number of holders at once, and the number of tested leases.
 
-Rules: the times are the judge's own. A grant counts from the moment when the judge received the
-answer. A release counts from the moment before the judge sent it. So a measured lease can only be
-shorter than the real lease.
+The judge's own clock measures all times. A lease begins when the judge has received the grant. It
+ends when the judge starts to send the release. So a measured lease is never longer than the real
+lease.
 """
 
 import threading
@@ -40,9 +40,10 @@ REST_S = 0.02
 
 @dataclass(slots=True)
 class ContendedLoad:
-    """The operations of callers that all wanted one lock. `cpu_s` is the CPU time of all their
-    processes. `readers` is the number of readers, which come first in `operations` and may hold the
-    lock together."""
+    """The operations of callers that all wanted one lock. `cpu_s` is the CPU time of all processes
+    of these callers. `readers` is the number of readers. The readers come first in `operations`,
+    and they may hold the lock together.
+    """
 
     operations: list[list[OperationFacts]]
     seconds: float
@@ -53,15 +54,16 @@ class ContendedLoad:
 
     @property
     def leases(self) -> list[OperationFacts]:
-        """All leases, in the order of their grants."""
+        """All leases of the load, in the order of their grants."""
         return sorted(
             (one for own in self.operations for one in own if one.granted_ns),
             key=lambda one: one.granted_ns,
         )
 
     def spans(self, *, shared: bool) -> list[HeldSpan]:
-        """Return all leases with their clients. If a lease was not released, it counts until its
-        end."""
+        """Return the time span of each lease, with its client. If the client did not release a
+        lease, its span lasts until the lease ends.
+        """
         begun_ns = min((one.attempt_ns for own in self.operations for one in own), default=0)
         return [
             HeldSpan(
@@ -79,8 +81,9 @@ class ContendedLoad:
 def contend(
     stage: Stage, seconds: float, callers: int = CALLERS, readers: Sequence[Party] = ()
 ) -> ContendedLoad:
-    """Start `callers` processes, and run them beside the `readers`, which are started already. For
-    `seconds` they all lock one name, hold it for 2 ms and release it."""
+    """Start `callers` processes, and run them together with the processes in `readers`. For
+    `seconds` all these processes lock one name, hold it for 2 ms and release it.
+    """
     parties = [*readers, *(stage.party() for _ in range(callers))]
     for party in parties:
         party.note = lambda _step: None
@@ -130,8 +133,9 @@ def contend(
 
 
 def _cpu_s(parties: Sequence[Party]) -> float:
-    """CPU time of the clients, of the processes that they started, and of all processes below them
-    that have ended."""
+    """Return the CPU time (s) of the clients and of all processes that descend from them. Processes
+    that have ended count, too.
+    """
     total = 0.0
     for party in parties:
         if not party.ended:
@@ -149,8 +153,9 @@ def _side(is_reader: bool) -> Literal["read", "write"]:
 
 def leases_tested(load: ContendedLoad) -> int:
     """Return the number of tested leases. A lease is tested if another process asked for the lock
-    meanwhile, and if the two processes may not hold it together. Only readers may hold it
-    together."""
+    during the lease. If both processes are readers, the lease is not tested, because readers may
+    hold the lock together.
+    """
     count = 0
     for number, own in enumerate(load.operations):
         others = [
@@ -171,16 +176,17 @@ def leases_tested(load: ContendedLoad) -> int:
 
 @dataclass(frozen=True, slots=True)
 class HoldersSeen:
-    """The holders of a load. `worst` is the largest set of holders at any moment, or the largest
-    set that may not hold the lock together. `faults` is the number of grants after which too many
-    clients held the lock."""
+    """The holders during a load. If clients held the lock together against the rules, `worst` is
+    the largest set of such clients. Otherwise `worst` is the largest set of holders at any moment.
+    `faults` is the number of grants after which too many clients held the lock.
+    """
 
     worst: Sequence[HeldSpan]
     faults: int
 
 
 def holders_seen(load: ContendedLoad, capacity: int, *, shared: bool) -> HoldersSeen:
-    """Return the worst set of holders in a load, and the number of faults."""
+    """Return the worst set of holders during a load, and the number of faulty grants."""
 
     def is_fault(held: Sequence[HeldSpan]) -> bool:
         return is_too_many(held, capacity, shared=shared)
@@ -191,8 +197,9 @@ def holders_seen(load: ContendedLoad, capacity: int, *, shared: bool) -> Holders
 
 
 def contention(stage: JudgeStage) -> RowFinding:
-    """Several processes want one lock. Their number exceeds the number of allowed holders by
-    three."""
+    """Several processes want one lock. The number of these processes exceeds the number of allowed
+    holders by three.
+    """
     load = _load(stage, stage.seconds)
     seen = holders_seen(load, stage.capacity, shared=stage.is_shared)
     if leases_tested(load) < TESTED_LEAST and not seen.faults:
@@ -235,7 +242,7 @@ def _load(stage: JudgeStage, seconds: float) -> ContendedLoad:
 
 
 def _course(held: Sequence[HeldSpan]) -> list[CourseStep]:
-    """Return the grants and the releases of clients that held the lock together, as steps."""
+    """Return steps that show the grants and releases of the clients that held the lock together."""
     steps = []
     for number, span in enumerate(held):
         who = chr(ord("A") + number)

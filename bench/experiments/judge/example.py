@@ -1,12 +1,14 @@
-"""A lock that `lockbench judge` can ask. Put your own lock in its place.
+"""An example of a lock that `lockbench judge` can test. Replace the code of this lock by your own
+code.
 
-lockbench calls `lock(urls)` once in each process, with the URLs of servers that it has started.
-`lock` must return one of these objects, synchronous or asynchronous:
+lockbench calls `lock(urls)` once in each process, with the URLs of servers that it has started. The
+function `lock` must return one of the following objects. Its calls may be synchronous or
+asynchronous.
 
     a callable from a name to a context manager      with lock("stock:42"): ...
     an object with acquire(name) and release(name)   acquire may return False for "no"
 
-Then run:  lockbench judge THIS_FILE --quick
+Then run `lockbench judge THIS_FILE --quick`.
 """
 
 import contextlib
@@ -56,7 +58,9 @@ def lock(urls: Sequence[str]) -> Callable[[str], contextlib.AbstractContextManag
 
 
 def _taken(client: redis.Redis, name: str, owner: str) -> bool:
-    """Return whether the lock is ours now. A grant that took as long as a lease does not count."""
+    """Return whether this caller got the lock. A grant that took nearly as long as the TTL does not
+    count.
+    """
     begun_s = time.monotonic()
     if not client.set(name, owner, nx=True, px=int(TTL_S * 1000)):
         return False

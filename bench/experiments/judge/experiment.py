@@ -1,9 +1,10 @@
-"""The judgement of a lock: *its rows, on several stages at once → verdict words and evidence → a
-result*.
+"""Judges a lock. The judge plays the rows, several at once, and stores the verdicts and their
+evidence.
 
-Rules: each row has its own servers and clients, which start empty. If a row's result is unknown,
-the row is played once more, alone. The loads run at the end, one after the other, because they
-measure time. Ctrl-C ends every wait within a moment, and the judge then drops unfinished rows.
+Each row has its own servers and its own clients, and the servers start empty. If a row's result is
+unknown, the judge plays the row again, while no other row runs. The loads run at the end, one after
+the other, because they measure time. Ctrl-C ends every wait within a moment, and the judge then
+drops unfinished rows.
 """
 
 import statistics
@@ -46,11 +47,12 @@ SHOWN_BY: Mapping[str, Observed] = {"search": "virtual time", "loading": "debug"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgePlan:
-    """The conditions of a judgement. `shared` means a lock for readers and a writer. `seconds` is
-    the duration of each load. `plays` is the number of plays of each other row, but a row that only
-    informs is played once. `takeovers` is the number of takeovers that are timed at once. `chosen`
-    holds the names of rows that the user named. `with_costs` means that the costs of waiting are
-    measured, too."""
+    """The conditions of a judgement. `shared` is true for a lock that has readers and a writer.
+    `seconds` is the duration of each load. `plays` is the number of plays of a row, but the judge
+    plays a row once if the row only informs or must run alone. `takeovers` is the number of
+    takeovers that the judge measures at the same time. `chosen` holds the names of the rows that
+    the user requested. If `with_costs` is true, the judge also measures the costs of waiting.
+    """
 
     subject: Subject
     instances: int
@@ -67,8 +69,9 @@ class JudgePlan:
 def run_judge(order: ExperimentOrder[JudgePlan], show: Show) -> Done[JudgeResult]:
     """Judge the lock of `order`.
 
-    Raises UsageError if the lock cannot be driven, BenchError, and KeyboardInterrupt if it comes
-    before the first row has ended.
+    Raises UsageError if the judge cannot drive the lock. Raises BenchError if the machine cannot
+    play the rows. Raises KeyboardInterrupt if the user interrupts the judgement before the first
+    row has ended.
     """
     plan = order.plan
     server = find_server(order.server)
@@ -102,7 +105,9 @@ def _place(plan: JudgePlan, row: JudgedRow) -> int:
 
 
 class _Questioning:
-    """Plays the rows of one lock. `_stop` ends every wait, and drops unfinished rows."""
+    """An object that plays the rows for one lock. Once `_stop` is set, every wait ends and
+    unfinished rows are dropped.
+    """
 
     def __init__(self, plan: JudgePlan, server: ServerBinary, show: Show) -> None:
         self._plan = plan
@@ -118,12 +123,11 @@ class _Questioning:
 
     @property
     def keys(self) -> int:
-        """The number of keys that a lease creates."""
+        """The number of keys that a lease creates on all servers."""
         return sum(map(len, self._keys))
 
     def run(self) -> None:
-        """Find out which keys a lease creates, then play all rows, then measure the costs of
-        waiting."""
+        """Find out which keys a lease creates, play all rows, and measure the costs of waiting."""
         with self._stage() as stage:
             stage.learn()
             self._keys = stage.lock_keys
@@ -197,14 +201,14 @@ def asked(stage: JudgeStage, row: JudgeRow[JudgeStage]) -> RowFinding:
 
 
 def _is_exclusive(stage: JudgeStage, row: JudgeRow[JudgeStage]) -> bool:
-    """Return whether two overlapping leases of the row are a fault."""
+    """Return whether two overlapping leases in this row are a fault."""
     if row.name == CONTENTION and stage.is_shared:
         return False
     return row.is_safety and not row.only_tells and stage.capacity == 1
 
 
 def cost_of(name: str, load: ContendedLoad) -> WaitingCost:
-    """Return the costs of the lock called `name`, from its load."""
+    """Compute the costs of the lock called `name` from the operations of its load."""
     leases = load.leases
     handoffs = sorted(_handoffs(load))
     half_s = statistics.median(handoffs) if handoffs else None
@@ -232,8 +236,9 @@ def _p99(handoffs: Sequence[float]) -> float | None:
 
 
 def _handoffs(load: ContendedLoad) -> list[float]:
-    """Return the times from a release to the next grant (s). Only grants to callers that asked
-    before the release count."""
+    """Return the times (s) from a release to the next grant. A grant counts only if its caller
+    asked for the lock before the release.
+    """
     leases = load.leases
     return [
         (after.granted_ns - before.release_sent_ns) / NS_PER_S

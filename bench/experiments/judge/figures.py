@@ -1,5 +1,4 @@
-"""The pictures of a judged lock: *its result → the course of events of each row that does not
-hold*. Pure."""
+"""Draws the course of events of each row in which the lock failed. The functions are pure."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -23,15 +22,16 @@ ENDED = "its keys have ended"
 
 
 def figures(result: JudgeResult) -> list[Figure]:
-    """Return the pictures of rows that do not hold, with faults of safety first."""
+    """Return a picture of each row in which the lock failed. Rows about safety come first."""
     broken = [row for row in result.rows if row.verdict == "does not"]
     drawn = (_figure(row, result) for row in sorted(broken, key=lambda row: not row.is_safety))
     return [figure for figure in drawn if figure is not None]
 
 
 def _figure(row: JudgedRow, result: JudgeResult) -> Figure | None:
-    """Return the picture of one course of events. Return None if the course has no call or is too
-    long."""
+    """Return the picture of a row's course of events. Return None if the course has no call or is
+    too long.
+    """
     begin = next((n for n, step in enumerate(row.course) if _is_begin(row, step)), None)
     if begin is None or len(row.course) > MOST_MOVES:
         return None
@@ -56,13 +56,14 @@ def _figure(row: JudgedRow, result: JudgeResult) -> Figure | None:
 
 
 def _is_begin(row: JudgedRow, step: CourseStep) -> bool:
-    """Return whether the picture begins with this step. A simulated course has no connections
-    before this step."""
+    """Return whether the picture may begin with this step. The picture omits the connections before
+    the first request, but a simulated course has no such connections.
+    """
     return row.topic == "search" or step.what.startswith(TAKES)
 
 
 def _is_more(step: CourseStep) -> bool:
-    """Return whether a client does something in this step that is not a connection."""
+    """Return whether the client does something other than connecting in this step."""
     return not step.what.startswith("lock(")
 
 
@@ -80,8 +81,8 @@ def _holdings(
 ) -> Iterator[HoldingSpan]:
     """Yield the span of each lease.
 
-    A span is bad if more clients than allowed hold the lock at one moment of it. In a row that is
-    not about safety no span is bad, because a client may hold several locks there.
+    A span is bad if too many clients hold the lock at some moment of the span. Only rows about
+    safety have bad spans, because in other rows a client may hold several locks.
     """
     # A client of a lock that renews believes that its lease lasts until its release.
     renews = any(figure.name == RENEWAL_EVERY for one in result.rows for figure in one.figures)
@@ -107,8 +108,9 @@ def _held(
 ) -> Iterator[HeldSpan]:
     """Yield the leases in the order of their grants.
 
-    The times of a span are numbers of steps, because steps of the same millisecond have an order. A
-    request that does not name a side of a shared lock counts as a writer's.
+    The times of a span are the numbers of steps, because several steps may happen in the same
+    millisecond. If a request does not name a side of a shared lock, it counts as a writer's
+    request.
     """
     sides: dict[str, Literal["read", "write"]] = {}
     for number, step in enumerate(steps):
@@ -122,9 +124,10 @@ def _held(
 
 
 def _end(steps: Sequence[CourseStep], begin: int, ttl_ms: int | None) -> int:
-    """Return the number of the step that ends the lease granted at step `begin`. This is the first
-    step that is the client's release, the end of the keys, or later than the TTL. If no step ends
-    the lease, return the number of steps."""
+    """Return the number of the step that ends a lease. Step `begin` granted this lease. The lease
+    ends when the client releases it, when its keys end, or when its TTL has passed. If no step ends
+    the lease, the result is the number of steps.
+    """
     granted = steps[begin]
     until_ms = math.inf if ttl_ms is None else granted.after_ms + ttl_ms
     for number in range(begin + 1, len(steps)):

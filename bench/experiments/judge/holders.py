@@ -1,5 +1,5 @@
-"""The holders of a lock at each moment: *the spans of its leases → the holders after each grant,
-too many or not*. Pure.
+"""Finds the holders of a lock at each moment, and decides whether there are too many holders. The
+functions are pure.
 
 Both the judge of a load and the reader of a stored result use these functions.
 """
@@ -11,7 +11,7 @@ from bench.measure.section import Amount, Count, Section, says
 
 
 class HeldSpan(Section, frozen=True):
-    """The time in which a client had the lock."""
+    """The time span in which a client held the lock."""
 
     client: Annotated[Count, says("the client's number, from 0")]
     side: Annotated[
@@ -24,8 +24,9 @@ class HeldSpan(Section, frozen=True):
 
 
 def crowds(spans: Sequence[HeldSpan]) -> Iterator[list[HeldSpan]]:
-    """Yield the holders after each grant. If a lease ends at the moment of a grant, it ends before
-    the grant."""
+    """Yield the holders after each grant. If a lease ends at the moment of a grant, its client is
+    not a holder any more.
+    """
     held: list[HeldSpan] = []
     for span in sorted(spans, key=lambda one: one.from_ms):
         held = [*(one for one in held if one.until_ms > span.from_ms), span]
@@ -33,8 +34,9 @@ def crowds(spans: Sequence[HeldSpan]) -> Iterator[list[HeldSpan]]:
 
 
 def is_too_many(held: Sequence[HeldSpan], capacity: int, *, shared: bool) -> bool:
-    """Return whether these clients may not hold the lock together. With `shared`, only readers may
-    hold it together."""
+    """Return True if these clients may not hold the lock together. If `shared` is true, only
+    readers may hold the lock together.
+    """
     if shared:
         return len(held) > 1 and any(one.side != "read" for one in held)
     return len(held) > capacity

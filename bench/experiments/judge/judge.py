@@ -1,9 +1,10 @@
-"""The verdict over a judged lock: *a verdict per row → one verdict*. Pure.
+"""Combines the verdicts on all rows into one verdict on the lock. The functions are pure.
 
-Rules: if a safety row does not hold, the lock is VIOLATED. If any other row does not hold, the lock
-is FAIL. Two kinds of rows decide nothing: rows that only inform, and rows that do not apply to this
-lock. With fewer than 100 tested leases under contention the verdict is never good. `earned` derives
-each row's verdict from the row's own evidence.
+If the lock fails a row about safety, the verdict is VIOLATED. If the lock fails only other rows,
+the verdict is FAIL. A row that only informs decides nothing, unless it shows a fault. A row that
+does not apply to this lock decides nothing either. With fewer than 100 tested leases under
+contention the verdict is never good. The function `earned` judges each stored row again from the
+evidence in this row.
 """
 
 from collections.abc import Sequence
@@ -36,8 +37,9 @@ _GOOD = ("holds", "told")
 def judge_rows(
     rows: Sequence[JudgedRow], required: Sequence[str] | None = None, *, interrupted: bool = False
 ) -> Verdict:
-    """Return the verdict on the whole lock. `required` holds the names of the rows that must be
-    there. None means exactly these rows."""
+    """Return the verdict on the whole lock. `required` holds the names of the rows that must be in
+    `rows`. If `required` is None, no row counts as missing.
+    """
     there = {row.topic for row in rows}
     parts = []
     if required is not None and there != {*required}:
@@ -66,12 +68,14 @@ def judge_rows(
 
 
 def reason_of(row: JudgedRow) -> str:
-    """The verdict's reason for a row that does not hold, or is not known."""
+    """Return the reason that the verdict gives for a row with the verdict "does not" or "not
+    known".
+    """
     return f"{row.topic}: {row.happened}"
 
 
 def earned(result: JudgeResult) -> JudgeResult:
-    """Return `result` with the verdicts that follow from its rows."""
+    """Return `result` with the verdicts that follow from the evidence in its rows."""
     lacks = lacks_of(
         instances=result.instances,
         capacity=result.capacity,
@@ -94,9 +98,10 @@ def earned(result: JudgeResult) -> JudgeResult:
 
 
 def _earned_word(row: JudgedRow, result: JudgeResult, missing: frozenset[Need]) -> JudgedWord:
-    """Return the verdict on a row. `missing` are the needs of the row that the lock lacks. Without
-    missing needs, a row must have been played. With a missing need that is not optional, the row
-    cannot have been played to a good end."""
+    """Return the verdict on a row. `missing` holds the needs of this row that the lock does not
+    meet. If the lock meets all needs, the verdict cannot be "not applicable". If the lock lacks a
+    need that is not optional, the verdict cannot be good. In both cases the verdict is "not known".
+    """
     word = word_of_row(row, result.capacity, shared=result.shared)
     is_skipped = word == "not applicable" and not missing
     is_impossible = word in _GOOD and missing - optional_of(row.topic)
@@ -105,8 +110,9 @@ def _earned_word(row: JudgedRow, result: JudgeResult, missing: frozenset[Need]) 
 
 def word_of_row(row: JudgedRow, capacity: int = 1, *, shared: bool = False) -> JudgedWord:
     """Return the verdict that follows from the evidence of a stored row. `capacity` is the number
-    of clients that may hold the lock together. `shared` means that readers may hold it together,
-    and a writer only alone."""
+    of clients that may hold the lock together. If `shared` is true, readers may hold the lock
+    together, and a writer may only hold it alone.
+    """
     together = [one.value for one in row.figures if one.name == AT_ONCE]
     too_many = not shared and any(value > capacity for value in together)
     crowded = any(is_too_many(held, capacity, shared=shared) for held in crowds(row.holders))

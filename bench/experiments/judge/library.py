@@ -1,4 +1,4 @@
-"""The data to start a client: *a library, its calls in its own code, a command*."""
+"""Defines the data that starts a client: the library, the text of its calls, and a command."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -30,10 +30,10 @@ class Library(Section, frozen=True):
 
 
 class LibraryWords(msgspec.Struct, frozen=True):
-    """The code of each step, in the library's own words.
+    """The text of each step, which shows the code that a user of the library would write.
 
-    `promise` is a statement in the library's documentation, with its place. `promises` are more
-    specific statements, by schedule.
+    `promise` quotes a statement from the library's documentation, with its place. `promises` maps
+    the name of a schedule to a more specific statement.
     """
 
     connect: str = "connects"
@@ -47,7 +47,7 @@ class LibraryWords(msgspec.Struct, frozen=True):
     promises: Mapping[str, str] = {}
 
     def call(self, do: str, ttl_ms: int, wait_ms: int) -> str:
-        """Return the code of a step."""
+        """Return the text of a step, with its times."""
         text: str = getattr(self, do)
         return Template(text).substitute(
             ttl_ms=ttl_ms, ttl_s=f"{ttl_ms / 1000:g}", wait_s=f"{wait_ms / 1000:g}"
@@ -56,8 +56,9 @@ class LibraryWords(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class LibraryDriver:
-    """A library that can run. `command` reads an order on stdin. `environment` is added to our own
-    environment."""
+    """A library that lockbench can start. The process of `command` reads an order on stdin.
+    `environment` holds environment variables, which are added to those of lockbench.
+    """
 
     library: Library
     words: LibraryWords

@@ -1,8 +1,9 @@
-"""The stage of a schedule: *a library and N servers → clients that obey step by step*.
+"""Provides the stage of a schedule: N servers, and clients of one library that execute single
+steps.
 
-Rules: the servers are lockbench's own, private, and empty before each schedule. The oracle that
-judges every run also judges the grants of the clients. The stage records every step. Source:
-proc(5), /proc/net/tcp.
+lockbench starts the servers for itself, and they are empty before each schedule. The oracle that
+judges every run of lockbench also judges the grants of the clients. The stage records every step.
+Source: proc(5), /proc/net/tcp.
 """
 
 import os
@@ -56,8 +57,9 @@ _BRIEF = {"JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
 
 
 class Stage:
-    """N servers and the clients of one library. A `minority` of servers may fail. Without a
-    `majority` there is no quorum."""
+    """N servers and the clients of one library. The servers in `minority` may fail, and a quorum
+    remains. If the servers in `majority` fail, there is no quorum.
+    """
 
     def __init__(
         self,
@@ -68,8 +70,7 @@ class Stage:
     ) -> None:
         """Start the servers.
 
-        `cut`: once this event is set, every wait ends with CutError. Raises
-        EnvironmentNotReadyError.
+        Once the event `cut` is set, every wait ends with CutError. Raises EnvironmentNotReadyError.
         """
         self._cut = cut or Event()
         self.driver = driver
@@ -104,20 +105,23 @@ class Stage:
         return self.driver.library.name
 
     def party(self) -> Party:
-        """Start one more client. Its connections exist, because it has already locked and released
-        another resource."""
+        """Start one more client. The client has open connections, because it has already locked and
+        released another resource.
+        """
         return self._party({}, self.fleet.folder)
 
     def party_to_interrupt(self) -> Party:
-        """Start one more client, for `interrupt`. Raises NotApplicableError if a call of the
-        library cannot be interrupted from outside."""
+        """Start one more client, which the method `interrupt` can interrupt. Raises
+        NotApplicableError if nothing outside can interrupt a call of the library.
+        """
         if self.driver.library.kind in ("node", "rust"):
             raise NotApplicableError("a call of this library cannot be cancelled from outside")
         return self.party()
 
     def interrupt(self, party: Party) -> None:
-        """Interrupt the client, and return when it has received the interrupt. The interrupt is
-        Ctrl-C in a thread, a cancellation in asyncio, and a cancelled context in Go."""
+        """Interrupt the client, and return when the client has received the signal. A thread gets
+        Ctrl-C, an asyncio task is cancelled, and in Go the context is cancelled.
+        """
         party.note("interrupted (SIGINT; a task is cancelled)")
         party.process.send_signal(signal.SIGINT)
         status = Path(f"/proc/{party.process.pid}/status")
@@ -131,7 +135,7 @@ class Stage:
     def party_by_clock(self) -> Party:
         """Start one more client, whose wall clock can be set.
 
-        Raises NotApplicableError if the clock is out of reach.
+        Raises NotApplicableError if lockbench cannot set the client's clock.
         """
         if self.driver.library.kind in ("go", "rust"):
             raise NotApplicableError(
@@ -149,7 +153,9 @@ class Stage:
         return party
 
     def shift_clock(self, party: Party, by_s: int) -> None:
-        """Set the wall clock of a client of `party_by_clock`. No other clock changes."""
+        """Shift the wall clock of a client by `by_s` seconds. The client must come from
+        `party_by_clock`. No other clock changes.
+        """
         self._clocks[party].shift_clock(by_s * NS_PER_S)
         party.note(f"its wall clock is set {'back' if by_s < 0 else 'ahead'} by {abs(by_s)} s")
 
@@ -180,11 +186,13 @@ class Stage:
         return party
 
     def _driver(self) -> LibraryDriver:
-        """Return the driver of the next client."""
+        """Return the driver that starts the next client."""
         return self.driver
 
     def note(self, step: str, who: str = "") -> None:
-        """Add a step to the course. `who` did the step: a client, or the servers if `who` is ""."""
+        """Add a step to the course of events. `who` is the client that did the step, or "" for the
+        servers.
+        """
         self.course.append(CourseStep((monotonic_ns() - self._begun_ns) / NS_PER_MS, who, step))
 
     # -- the servers -------------------------------------------------------------------------------
@@ -198,7 +206,8 @@ class Stage:
 
     def cont(self, which: Sequence[int]) -> None:
         """Let these instances continue, and wait until they have executed the commands that had
-        arrived."""
+        already arrived.
+        """
         self._note_servers("continue (SIGCONT)", which)
         for index in which:
             self.fleet.cont(index)
@@ -221,8 +230,9 @@ class Stage:
             )
 
     def keys(self) -> list[str | None]:
-        """Return the holder of the resource on each instance, or None for no holder. Dead and
-        frozen instances are left out."""
+        """Return the content of the resource's key on each instance, or None if there is no key.
+        Dead and frozen instances are left out.
+        """
         holders: list[str | None] = []
         codes = self.fleet.exit_codes()
         for index, server in enumerate(self._servers):
@@ -234,7 +244,7 @@ class Stage:
         return holders
 
     def forget(self, which: Sequence[int]) -> None:
-        """Empty these instances, as a restart without persistence does."""
+        """Delete all keys of these instances, as a restart without persistence does."""
         for index in which:
             self._servers[index].flushall()
         self._note_servers("FLUSHALL", which)
@@ -247,7 +257,8 @@ class Stage:
 
     def until_asked(self, which: Sequence[int], party: Party) -> bool:
         """Return True when one of these frozen instances has an unread request of the client.
-        Return False if no request comes in time."""
+        Return False if no request arrives in time.
+        """
         ports = {self.fleet.instances[index].port for index in which}
 
         def asked() -> bool:
@@ -263,19 +274,23 @@ class Stage:
         return came
 
     def until_free(self, patience_s: float = PATIENCE_S) -> bool:
-        """Return True when no live instance has the resource's key. Return False if a key stays."""
+        """Return True when no live instance has the resource's key. Return False if a key remains
+        after the wait.
+        """
         free = self._within(patience_s, lambda: not any(self.keys()), LOOK_S)
         self.note("its keys have ended" if free else "its keys are still there")
         return free
 
     def until_everywhere(self, patience_s: float) -> bool:
         """Return True when each live instance has the resource's key. Return False if an instance
-        still has no key at the end of the wait."""
+        still has no key after the wait.
+        """
         return self._within(patience_s, lambda: all(self.keys()), LOOK_S)
 
     def until_lockable(self, patience_s: float) -> bool:
         """Return True when the resource's keys on the live instances no longer prevent a quorum.
-        Return False if the keys still prevent it at the end of the wait."""
+        Return False if the keys still prevent a quorum after the wait.
+        """
         quorum = self.instances // 2 + 1
         lockable = self._within(patience_s, lambda: self.keys().count(None) >= quorum, LOOK_S)
         if not lockable:
@@ -285,7 +300,9 @@ class Stage:
         return lockable
 
     def cut(self) -> None:
-        """End every wait of this stage and of all stages that share its `cut`."""
+        """End every wait of this stage. The waits of all other stages with the same event `cut`
+        end, too.
+        """
         self._cut.set()
 
     def rest(self, seconds: float) -> None:
@@ -294,8 +311,8 @@ class Stage:
             raise CutError
 
     def _within(self, patience_s: float, met: Callable[[], bool], look_s: float = 0.002) -> bool:
-        """Return True when the condition is met. Return False if it is not met in time. The
-        function checks the condition every `look_s`.
+        """Return True when the condition `met` is true. Return False if `met` is still false at the
+        end of the wait. The function checks the condition every `look_s` seconds.
 
         Raises CutError.
         """
@@ -306,15 +323,16 @@ class Stage:
         return is_met
 
     def require_servers(self) -> None:
-        """Raise EnvironmentNotReadyError if a server was killed from outside."""
+        """Raise EnvironmentNotReadyError if something other than the schedule killed a server."""
         for index, code in enumerate(self.fleet.exit_codes()):
             if code is not None and index not in self._killed:
                 raise EnvironmentNotReadyError(f"server {index + 1} ended with exit code {code}")
 
     def has_waited(self) -> bool:
-        """Return whether some client's lease ended within the last two seconds. If so, a client
-        that is granted the lock now has waited for this end. If not, the client was granted the
-        lock while another client held it."""
+        """Return whether some client's lease ended within the last two seconds. If True, a client
+        that has just got the lock waited for the end of this lease. If False, the client got the
+        lock while another client held it.
+        """
         ends_ns = [party.until_ns for party in self.parties if party.operations]
         now_ns = monotonic_ns()
         return any(0 <= now_ns - end_ns < WAITED_S * NS_PER_S for end_ns in ends_ns)
@@ -322,11 +340,13 @@ class Stage:
     # -- its end -----------------------------------------------------------------------------------
 
     def broken(self, *, has_waited: bool = False) -> str:
-        """Return the broken rule of exclusion, in words, or "" if no rule was broken.
+        """Return a text that names the broken rule of mutual exclusion, or "" if no rule was
+        broken.
 
         `has_waited` means that a client waited for another client's lease. Some libraries do not
         state when a lease ends. For such a library the judge counts the TTL from the request, so
-        the TTL may have passed before the grant. This is not a fault.
+        the TTL may have passed before the grant. Such a late grant is not a fault if `has_waited`
+        is true.
         """
         done = [
             replace(one, caller=number)
@@ -375,7 +395,9 @@ class Stage:
 
 
 def _awaits(number: signal.Signals, status: str) -> bool:
-    """Return whether a signal of the process is still pending, according to /proc."""
+    """Return whether the signal `number` is still pending. `status` is the text of the process's
+    file /proc/PID/status.
+    """
     pending = (
         line.split()[1] for line in status.splitlines() if line.startswith(("SigPnd", "ShdPnd"))
     )
@@ -383,7 +405,7 @@ def _awaits(number: signal.Signals, status: str) -> bool:
 
 
 def _asked_ports() -> set[int]:
-    """Return the ports of this machine that have a connection with unread data."""
+    """Return the local TCP ports on which a connection has unread data."""
     ports = set[int]()
     for line in Path("/proc/net/tcp").read_text(encoding="ascii").splitlines()[1:]:
         _, local, _, state, queues, *_ = line.split()

@@ -1,5 +1,6 @@
-"""The time for which a lock outlives its holder: *a stage → the number of renewals that may fail,
-and the time until the next client gets the lock*."""
+"""Measures how long a lock outlives its holder. One row counts the renewals that may fail. The
+other rows measure the time until the next client gets the lock.
+"""
 
 import signal
 import statistics
@@ -59,8 +60,9 @@ def renewal(stage: JudgeStage) -> RowFinding:
 
 
 def _renewals(stage: JudgeStage, ttl_ms: int) -> list[float]:
-    """Return the times (ms after now) at which the time to live of the lock's keys grew. The
-    function watches the keys for one and a half TTLs."""
+    """Watch the lock's keys for one and a half TTLs, and return the times at which their time to
+    live grew. The times are in ms since the start of the watch.
+    """
     begun_ns = monotonic_ns()
     times = []
     last_ms = stage.left_ms()
@@ -78,8 +80,9 @@ def _renewals(stage: JudgeStage, ttl_ms: int) -> list[float]:
 def takeover(
     how: str, end: Callable[[JudgeStage, Party], None], *, proxied: bool = False
 ) -> Callable[[JudgeStage], RowFinding]:
-    """Return the play of a row in which `end` ends the holder and the next clients wait for the
-    lock."""
+    """Return a function that plays a row. In this row, `end` ends the holder, and other clients
+    wait for the lock.
+    """
 
     def play(stage: JudgeStage) -> RowFinding:
         ttl_ms = stage.ttl_ms if stage.ttl_ms is not None else 0
@@ -120,9 +123,11 @@ def takeover(
 
 
 def place_ms(stage: JudgeStage) -> float | None:
-    """Return the time after which a semaphore gives away the places of frozen holders. Return None
-    if this cannot be measured. All places are taken, and one more client waits for a place. The
-    time begins before the first request, so it is a little longer than the life of a place."""
+    """Measure the time (ms) after which a semaphore gives the place of a frozen holder to another
+    client. Return None if the time cannot be measured. Frozen holders take all places, and one more
+    client waits for a place. The measurement begins before the first request, so the result is a
+    little longer than the life of a place.
+    """
     ttl_ms = stage.ttl_ms
     if ttl_ms is None or ttl_ms > LONGEST_TTL_MS:
         return None
@@ -140,8 +145,9 @@ def place_ms(stage: JudgeStage) -> float | None:
 
 
 def _has(holder: Party, name: str) -> bool:
-    """Return whether a client that holds other names is granted this name, too. Some locks allow
-    only one name per caller."""
+    """Return whether the holder also gets the lock called `name`. Some locks allow only one name
+    per caller.
+    """
     try:
         return holder.acquire(resource=name).ok
     except HangsError:
@@ -149,8 +155,9 @@ def _has(holder: Party, name: str) -> bool:
 
 
 def _taken_over(stage: JudgeStage, other: Party, name: str, patience_s: float) -> int:
-    """Return the time (monotonic ns) at which `other` was granted the lock. The former holder
-    cannot release this lock any more. 0 means that `other` was never granted the lock."""
+    """Return the time (monotonic ns) at which `other` got the lock. The former holder cannot
+    release this lock any more. The result is 0 if `other` never got the lock.
+    """
     begun_s = time.monotonic()
     while time.monotonic() - begun_s < patience_s:
         other.begin_acquire(resource=name)

@@ -1,8 +1,8 @@
-"""The process of a judged lock: *the order and steps of an audit driver → the same kind of
-answers*.
+"""Runs a judged lock in a process of its own. The process reads the same order and steps as an
+audit driver, and writes the same kind of answers.
 
-If the user's file cannot be driven, the process exits with code 2 and writes one sentence to
-stderr.
+If the process cannot drive the lock in the user's file, it writes one sentence to stderr and exits
+with code 2.
 """
 
 import sys
@@ -14,7 +14,7 @@ from bench.experiments.judge.subject import lock_of
 
 
 def main() -> None:
-    """Do the steps on stdin."""
+    """Execute the steps that arrive on stdin."""
     try:
         serve(lock_of)
     except UsageError as error:

@@ -1,8 +1,8 @@
-"""The requirements of each row: *a row's name → its needs, the rows that a judgement must have*.
-Pure.
+"""Defines the features that each row needs, and the rows that a judgement must have. The functions
+are pure.
 
-Rules: a row may be `not applicable` only if the lock lacks something that the row needs. A test
-compares the rows here with the rows that are played.
+A row may get the verdict `not applicable` only if the lock lacks a feature that the row needs. A
+test compares the rows in this file with the rows that the judge plays.
 """
 
 from collections.abc import Collection, Mapping
@@ -87,17 +87,21 @@ def needs_of(name: str) -> frozenset[Need]:
 
 
 def optional_of(name: str) -> frozenset[Need]:
-    """Return the needs without which the row called `name` may still be played. A holder that ends
-    may release a lock without a TTL. Some commands have a clock."""
+    """Return the optional needs of the row called `name`. The judge may play the row even if the
+    lock lacks these needs. For example, a lock without a TTL may be released when its holder ends.
+    The judge can set the clock of some commands.
+    """
     if name == "clock-ahead":
         return frozenset(("clock",))
     return frozenset(("ttl",)) if INFORMATIVE.get(name) == _TAKEOVER else frozenset()
 
 
 def rows_of(chosen: Collection[str] = (), *, capacity: int, shared: bool) -> list[str]:
-    """Return the rows that the judgement of a lock with this capacity must have. `chosen` holds the
-    rows that the user named, in addition to contention. An empty `chosen` means all rows. A chosen
-    name that is not a row is returned, too: then a row is missing."""
+    """Return the names of the rows that the judgement of such a lock must have. `chosen` holds the
+    rows that the user requested in addition to contention. If `chosen` is empty, all rows are
+    required. A name in `chosen` that is not a row is also returned, so the judgement then lacks a
+    row.
+    """
     of_other_locks = frozenset[Need]()
     if not shared:
         of_other_locks |= {"readers"}
@@ -120,8 +124,10 @@ def lacks_of(
     ttl_ms: int | None,
     observed: Collection[Observed] = (),
 ) -> frozenset[Need]:
-    """Return the needs that a lock does not meet. They follow from the facts about the lock, and
-    from observations when a client connected."""
+    """Return the needs that a lock does not meet. `observed` holds the needs that the judge
+    observed to be missing. The other arguments are facts about the lock, and further missing needs
+    follow from these facts.
+    """
     facts: Mapping[Need, bool] = {
         "one holder": capacity == 1,
         "three servers": instances >= 3,

@@ -1,11 +1,11 @@
-"""One client of a library: *a step as a line → the client's answer as a line*, which may come at
-any time.
+"""Drives one client of a library. lockbench sends a step as a line, and the client answers with a
+line at any later time.
 
-Rules: each client is a process of its own. A wait for an answer lasts `PATIENCE_S`, unless the
-caller names another time. The client's grants are recorded as operations, like the grants of a
-load. A lease ends at the time that the library stated at the grant. Without this statement the
-lease ends one TTL after its acquire began. Every step is recorded in the library's own code
-(libraries.py).
+Each client runs in its own process. A wait for an answer lasts at most `PATIENCE_S`, unless the
+caller specifies another time. The stage records the client's grants as operations, like the grants
+of a load. A lease ends at the time that the library stated at the grant. If the library stated no
+time, the lease ends one TTL after its acquire began. The record of a step shows the call as the
+library's user would write it (libraries.py).
 """
 
 import os
@@ -50,7 +50,7 @@ _FROM_OUTSIDE = (-signal.SIGKILL, -signal.SIGTERM)
 
 
 def history_of(operations: Iterable[OperationFacts]) -> History:
-    """Return the history that the oracle judges, with these operations."""
+    """Return a history of these operations, in the form that the oracle judges."""
     rows = []
     for one in operations:
         code = OUTCOME_CODES[one.outcome] | OUTCOME_CODES[one.release_outcome] << 8
@@ -61,8 +61,9 @@ def history_of(operations: Iterable[OperationFacts]) -> History:
 
 
 class Said(msgspec.Struct, frozen=True):
-    """The answer of a client to a step. The drivers describe the steps. In the answer to the order,
-    `lacks` holds the features that the client does not have."""
+    """The answer of a client to a step or to the order. clients/steps.py describes the steps. In
+    the answer to the order, `lacks` holds the features that the client does not have.
+    """
 
     ok: bool
     absent: bool = False
@@ -72,8 +73,9 @@ class Said(msgspec.Struct, frozen=True):
 
 
 class HangsError(Exception):
-    """A client did not answer in time. `is_waiting(parties)` returns whether the client waits for a
-    lock that one of these clients had at the time of the request."""
+    """A client did not answer in time. `is_waiting(parties)` returns whether the client may be
+    waiting for a lock. This is so if one of these clients had the lock at the time of the request.
+    """
 
     def __init__(
         self, text: str, is_waiting: Callable[[Sequence["Party"]], bool] = lambda _parties: False
@@ -83,21 +85,22 @@ class HangsError(Exception):
 
 
 class NotApplicableError(Exception):
-    """A schedule cannot judge a library. The text is the reason."""
+    """A row does not apply to a lock. The text of the exception states the reason."""
 
 
 class CutError(Exception):
-    """The audit or the judgement was interrupted. Unfinished schedules are dropped, because an
-    incomplete schedule proves nothing."""
+    """The user interrupted the audit or the judgement. Unfinished schedules are dropped, because an
+    incomplete schedule proves nothing.
+    """
 
 
 Message = TypeVar("Message")
 
 
 class Party(Child):
-    """One client: a driver's process, connected.
+    """One client, which is a process of a driver with a connected lock.
 
-    `operations` are the client's grants and refusals so far.
+    `operations` holds the client's grants and refusals so far.
     """
 
     # This argument makes the driver expect steps.
@@ -111,8 +114,9 @@ class Party(Child):
         folder: Path,
         cut: Event | None = None,
     ) -> None:
-        """Start and connect the client. `cut`: once this event is set, every wait for the client
-        ends. Raises EnvironmentNotReadyError, CutError."""
+        """Start and connect the client. Once the event `cut` is set, every wait for the client ends
+        with CutError. Raises EnvironmentNotReadyError and CutError.
+        """
         self._cut = cut or Event()
         super().__init__(
             f"a client of {order.name}",
@@ -139,10 +143,10 @@ class Party(Child):
             raise
 
     def has_written(self, patience_s: float | None) -> bool:
-        """Return whether the client writes something, or ends, within this time. None means
-        READY_S.
+        """Return whether the client writes something or ends within `patience_s` seconds. None
+        means READY_S.
 
-        Raises CutError as soon as the audit or the judgement is interrupted.
+        Raises CutError as soon as the user interrupts the audit or the judgement.
         """
         deadline_s = time.monotonic() + (READY_S if patience_s is None else patience_s)
         while not super().has_written(LOOK_S):
@@ -176,9 +180,11 @@ class Party(Child):
         return reply
 
     def _waits(self, parties: Sequence["Party"]) -> bool:
-        """Return whether the current step asks for the lock, and one of `parties` had the lock when
-        the step began. In the step fork the holder may be the client itself, because the client's
-        child asks."""
+        """Return whether the client may be waiting for a lock that one of `parties` holds. The
+        current step must not be a release, and one of `parties` must have held a lock when the step
+        began. In the step `fork`, the holder may be the client itself, because its child asks for
+        the lock.
+        """
         return self._step != "release" and any(
             lease.granted_ns and not lease.release_sent_ns and one.until_ns > self._asked_ns
             for one in parties
@@ -188,7 +194,8 @@ class Party(Child):
     def ask(self, do: str, **words: object) -> Said:
         """Send the client a step and return its answer.
 
-        Raises HangsError, and NotApplicableError if the library has no such step.
+        Raises HangsError if the client does not answer. Raises NotApplicableError if the library
+        does not offer this step.
         """
         self.begin(do, **words)
         reply = self.answer()
@@ -201,7 +208,7 @@ class Party(Child):
         self.begin("acquire", resource=resource, ttl_ms=ttl_ms, wait_ms=WAIT_MS)
 
     def acquired(self, patience_s: float = PATIENCE_S) -> Said:
-        """Return and record the answer to the acquire that was begun."""
+        """Wait for the answer to the last `begin_acquire`, record the answer, and return it."""
         reply = self.answer(patience_s)
         now_ns = monotonic_ns()
         self.until_ns = end_ns = self._asked_ns + self._ttl_ms * NS_PER_MS
@@ -247,13 +254,14 @@ class Party(Child):
         return reply
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal to the client and to all processes that it has started. A command may be a
-        wrapper around the process that locks."""
+        """Send a signal to the client and to all processes that it has started. They all need the
+        signal, because a user's command may only be a wrapper around the process that locks.
+        """
         if not self.ended:
             os.killpg(self.process.pid, number)
 
     def pause(self) -> None:
-        """Freeze the client. Return when its process has stopped."""
+        """Freeze the client, and wait until its process has stopped."""
         self.signal(signal.SIGSTOP)
         state = Path(f"/proc/{self.process.pid}/stat")
         wait_until(
@@ -265,8 +273,9 @@ class Party(Child):
         self.note("frozen (SIGSTOP)")
 
     def caught(self) -> None:
-        """Record that the client's current request is interrupted now. `late` is set if the client
-        may have timed out before."""
+        """Record that the client's current request is interrupted now. `late` becomes true if the
+        request may already have timed out before this interruption.
+        """
         self.late = monotonic_ns() - self.idle_ns > BRIEF_S * NS_PER_S
 
     def resume(self) -> None:
@@ -276,7 +285,8 @@ class Party(Child):
         self.signal(signal.SIGCONT)
 
     def close(self) -> None:
-        """Kill the client. It need not release its lock first, because a client that hangs could
-        not do so."""
+        """Kill the client. The client does not release its lock first, because a client that hangs
+        could not do this.
+        """
         self.signal(signal.SIGKILL)
         super().close()

@@ -1,4 +1,4 @@
-"""The plan of a judgement: *a lock, rows by name, quick or not → a plan*."""
+"""Makes the plan of a judgement from a lock, the names of rows and the user's options."""
 
 from collections.abc import Sequence
 
@@ -26,8 +26,10 @@ def plan_of(
     shared: bool = False,
     with_costs: bool = True,
 ) -> JudgePlan:
-    """Return the plan for `rows` and contention, or for all rows. Raises UsageError for a wrong
-    name, or for a lock that is both a semaphore and a shared lock."""
+    """Return the plan of a judgement with contention and the rows in `rows`. If `rows` is empty,
+    the plan has all rows. Raises UsageError for a wrong name, or for a lock that is both a
+    semaphore and a shared lock.
+    """
     require_known("row", rows, BY_NAME)
     if shared and capacity > 1:
         raise UsageError("--shared and --capacity are two kinds of lock; give one of them")

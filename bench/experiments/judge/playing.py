@@ -1,8 +1,8 @@
-"""The play of rows: *a stage and a row → a verdict word and the course of events*, for one lock or
-for many locks.
+"""Plays rows, for one lock or for many locks. Each play gives a verdict word and a course of
+events.
 
-Rules: a row is played until its result is known, and again as often as `Plays` says. If Ctrl-C
-interrupts a row, the play raises CutError and the row is dropped.
+A row is played until its result is known. `Plays` says how often the row is then played again. If
+Ctrl-C interrupts a row, the play raises CutError and the row is dropped.
 """
 
 import os
@@ -27,8 +27,10 @@ Ask = Callable[[StageT, JudgeRow[StageT]], RowFinding]
 
 @dataclass(frozen=True, slots=True)
 class Plays:
-    """The number of plays of a row. A row that holds is played `held` times. A row that has gone
-    wrong is played `repeats` times. After `tries` plays without a result, the row is not known."""
+    """The number of plays of a row. If no play shows a fault, the row is played `held` times. If a
+    play shows a fault, the row is played `repeats` times. After `tries` plays without a result, the
+    row gets the verdict "not known".
+    """
 
     held: int = 1
     repeats: int = 1
@@ -38,8 +40,9 @@ class Plays:
 def judged(
     stage: StageT, row: JudgeRow[StageT], ask: Ask[StageT], plays: Plays, stop: Event
 ) -> JudgedRow:
-    """Play a row as often as `plays` says. Once `stop` is set, no further play begins. Raises
-    CutError."""
+    """Play a row several times, as `plays` requires, and return the judged row. Once `stop` is set,
+    no further play begins. Raises CutError.
+    """
     wrong = 0
     played = 0
     unknown = 0
@@ -101,9 +104,10 @@ def _played(
 
 
 def _hung(stage: StageT, row: JudgeRow[StageT], error: HangsError) -> RowFinding:
-    """Judge a client that did not answer. The client may be waiting for a lock that another client
-    holds. Raises UnmetError if clients may wait in this row and the client hangs for another
-    reason."""
+    """Return the finding for a client that did not answer. The client may be waiting for a lock
+    that another client holds. Raises UnmetError if the row allows such a wait, but the client hangs
+    for another reason.
+    """
     if row.may_wait:
         need(
             error.is_waiting(stage.parties), f"a client answers while nobody has the lock ({error})"
@@ -113,16 +117,18 @@ def _hung(stage: StageT, row: JudgeRow[StageT], error: HangsError) -> RowFinding
 
 
 def _waited(stage: StageT, remark: str) -> RowFinding:
-    """Return the finding of a play in which a client waited for the lock. If clients held the lock
-    together, this is a fault even in such a play."""
+    """Return the finding of a play in which a client waited for the lock. The finding is a fault if
+    clients held the lock together.
+    """
     return RowFinding(stage.broken(has_waited=True), remark)
 
 
 def play_together(
     jobs: Mapping[str, Callable[[], None]], per_core: int, stop: Event, show: Show
 ) -> None:
-    """Do all jobs, `per_core` jobs per core at once, because a job mostly waits. Ctrl-C sets
-    `stop`, which ends the current jobs within a moment."""
+    """Run all jobs, and run `per_core` jobs per core at once, because a job mostly waits. Ctrl-C
+    sets `stop`, which ends the current jobs within a moment.
+    """
     with ThreadPoolExecutor(per_core * len(os.sched_getaffinity(0))) as pool:
         begun = {pool.submit(job): name for name, job in jobs.items()}
         try:

@@ -1,4 +1,4 @@
-"""The question `judge` as a value: *does your own lock hold?*"""
+"""Defines the question of `lockbench judge`, which asks whether your own lock is safe."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""The stored result of `lockbench judge`: *a verdict word per row, with its evidence → a typed
-result*."""
+"""Defines the data types of the stored result of `lockbench judge`."""
 
 from typing import Annotated, Literal
 
@@ -13,12 +12,14 @@ JudgedWord = Literal["holds", "does not", "told", "not applicable", "not known"]
 
 
 def seconds_text(ms: float) -> str:
-    """Return a time to live in rounded seconds, because a server reports 4,998 ms for 5 s."""
+    """Return the text of a time to live in seconds, rounded to 0.01 s. A server reports a TTL of 5
+    s as 4,998 ms.
+    """
     return f"{round(ms / 1000, 2):g} s"
 
 
 class CourseStep(Section, frozen=True):
-    """One step of a schedule as it was played."""
+    """One step in the course of events of a play."""
 
     after_ms: Annotated[Amount, says("the time since the servers were empty", shown="table")]
     who: Annotated[
@@ -34,7 +35,7 @@ class CourseStep(Section, frozen=True):
 
 
 class RowFigure(Section, frozen=True):
-    """A figure that supports the verdict on a row."""
+    """A count or a measurement that supports the verdict on a row."""
 
     name: Annotated[str, says("the name of the count or the measurement")]
     value: Annotated[float, says("the value in its unit")]
@@ -76,7 +77,9 @@ class JudgedRow(Section, frozen=True, kw_only=True):
 
 
 class WaitingCost(Section, frozen=True, kw_only=True):
-    """The costs of a lock for four processes that all wanted one name, and their waiting times."""
+    """The costs and waiting times of a lock, measured with four processes that all wanted one
+    name.
+    """
 
     lock: Annotated[str, says("the name of the lock", shown="table")]
     leases_per_s: Annotated[float, says("leases of all processes per second", shown="table")]

@@ -1,4 +1,4 @@
-"""A row of a judged lock: *a stage → a finding*."""
+"""Defines a row of the judgement and the finding of a play."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,11 +24,11 @@ CALLER = "what one caller may do"
 
 @dataclass(frozen=True, slots=True)
 class RowFinding:
-    """The result of playing a row.
+    """The result of one play of a row.
 
-    `wrong` is the fault, or "" for no fault. `remark` is an observation, or the caller's message.
-    `tested` is the number of leases that another process wanted during the lease. `holders` are the
-    leases of the worst moment.
+    `wrong` describes the fault, or is "" if there was no fault. `remark` is an observation, or the
+    message that the caller got. `tested` is the number of leases during which another process asked
+    for the lock. `holders` are the leases at the worst moment of a load.
     """
 
     wrong: str = ""
@@ -47,17 +47,18 @@ class OutlivedError(UnmetError):
 
 
 def need(met: object, sentence: str) -> None:
-    """Raise UnmetError if `met` is false."""
+    """Raise UnmetError with `sentence` if `met` is false."""
     if not met:
         raise UnmetError(sentence)
 
 
 @dataclass(frozen=True, slots=True)
 class JudgeRow(Generic[Stage_contra]):
-    """A row of the table. `least` is the smallest number of instances for the row. `is_safety`
-    means that a fault lets two clients have the lock. `may_wait` means that a client may rightly
-    wait for the end of another client's lease. `about` is the course of events. `source` names the
-    text that explains why the row matters."""
+    """A row of the judgement. The row needs at least `least` instances. If `is_safety` is true, a
+    fault lets two clients have the lock. If `may_wait` is true, it is no fault that a client waits
+    for the end of another client's lease. `about` describes the course of events. `source` names
+    the text that explains why the row matters.
+    """
 
     group: str
     name: str
@@ -71,5 +72,7 @@ class JudgeRow(Generic[Stage_contra]):
 
     @property
     def only_tells(self) -> bool:
-        """True if the row only informs."""
+        """True if the row only informs the user. Such a row affects the verdict only if it shows a
+        fault.
+        """
         return self.name in INFORMATIVE

@@ -1,7 +1,7 @@
-"""The rows by which a lock is judged, in the order of the page.
+"""Lists the rows by which the judge tests a lock, in the order of the report.
 
-Rules: most rows are schedules, which the audit plays, too. The other rows are only for a user's own
-lock: contention, renewal, takeover, and servers that refuse.
+Most rows are schedules, which the audit also plays. The other rows apply only to a user's own lock,
+such as contention, renewal, takeover, and servers that refuse commands.
 """
 
 from bench.experiments.judge.callers import (

@@ -1,13 +1,13 @@
-"""Courses of events that every lock must survive: *a stage → a fault or none*. Each course is a
-function, with its source and with the single fault that it can find.
+"""Defines schedules, which are courses of events that every lock must survive. Each schedule is a
+function that names its source and the one fault that it looks for.
 
-Rules: a schedule is a row that `judge` and `audit` play. It returns the fault in words, "" for
-none. `need` asserts each precondition. If a precondition is not met, the result is unknown. The
-steps are ordered by frozen servers, frozen clients and requests that wait on a socket. The clock is
-used only to wait for the end of a lease. The `documented` settings come from the example in the
-library's README, with our TTL.
+Both `judge` and `audit` play a schedule as a row. The function returns a text that describes the
+fault, or "" if there is no fault. `need` asserts each precondition. If a precondition is not met,
+the result is unknown. To force the order of the steps, a schedule freezes servers and clients, and
+it waits until a request is unread on a socket. A schedule uses the clock only to wait for the end
+of a lease. The `documented` settings come from the example in the library's README, with our TTL.
 
-The docstring of a schedule is shown to users, as the row's course of events.
+Users see the docstring of a schedule, because it is the description of the row's course of events.
 """
 
 import time
@@ -65,8 +65,9 @@ def schedule(
     is_safety: bool = False,
     may_wait: bool = False,
 ) -> Callable[[Course], Course]:
-    """Turn the decorated function into a row. The row gets its name from the function, and its
-    course of events from the docstring."""
+    """Turn the decorated function into a row. The function's name becomes the row's name, and the
+    docstring becomes the row's course of events.
+    """
 
     def decorate(play: Course) -> Course:
         name = play.__name__.replace("_", "-")
@@ -87,7 +88,7 @@ def schedule(
 
 
 def _kept(stage: Stage, fault: str) -> str:
-    """Return `fault` if keys of a lock without a holder still prevent the next grant."""
+    """Return `fault` if keys still prevent the next grant although nobody holds the lock, or ""."""
     return "" if stage.until_lockable(CLEAN_S) else fault
 
 
@@ -146,8 +147,9 @@ def paused_in_acquire(stage: Stage) -> str:
     may_wait=True,
 )
 def clock_back(stage: Stage) -> str:
-    """As in paused-in-acquire. Meanwhile the wall clock of the frozen client is set back by a
-    minute, as NTP or an operator may do it."""
+    """The course is that of paused-in-acquire. Meanwhile the wall clock of the frozen client is set
+    back by a minute, as NTP or an operator may do it.
+    """
     client = stage.party_by_clock()
     return _late_replies(stage, client, lambda: stage.shift_clock(client, -CLOCK_S))
 
@@ -169,9 +171,10 @@ def _late_replies(stage: Stage, client: Party, meanwhile: Callable[[], None]) ->
 
 
 def _until_set(stage: Stage, client: Party) -> int:
-    """Make `client` lock for a short time. Freeze it when its SET is done and the reply is unread.
-    Return the number of its requests to a quorum until then. A client that reads before it writes
-    makes two requests."""
+    """Make `client` lock for a short time. Freeze the client when the servers have executed its
+    SET, but before it reads the reply. Return the number of requests that the client sent to a
+    quorum so far. The number is 2 for a client that reads a key before it writes the key.
+    """
     stage.stop(stage.majority)
     client.begin_acquire(SHORT_MS)
     for step in range(1, STEPS + 1):
@@ -186,8 +189,9 @@ def _until_set(stage: Stage, client: Party) -> int:
 
 
 def _steps_to_set(stage: Stage) -> int:
-    """Return how many requests a client sends to a quorum before its SET is under way. Return 1 if
-    the client gave up before the judge could see the SET."""
+    """Return the number of requests that a client sends to a quorum, up to and including its SET.
+    Return 1 if the client gave up before the judge could see the SET.
+    """
     probe = stage.party()
     try:
         steps = _until_set(stage, probe)
@@ -225,8 +229,9 @@ def late_set(stage: Stage) -> str:
 
 
 def _expired(stage: Stage) -> Party:
-    """Return a frozen client whose lock has ended. A frozen client cannot extend its lock by
-    itself."""
+    """Return a frozen client whose lock has ended. The client is frozen so that it cannot extend
+    its lock.
+    """
     client = _granted(stage, SHORT_MS)
     client.pause()
     need(stage.until_free(), "the keys of the first client ended")
@@ -235,8 +240,10 @@ def _expired(stage: Stage) -> Party:
 
 @dataclass(frozen=True, slots=True)
 class Successors:
-    """The clients that have the lock after another client, and the keys at that time. For a
-    semaphore, `other` is an additional client. Its request shows whether a place was given away."""
+    """The clients that got the lock after another client's lease had ended, and the keys at that
+    time. For a semaphore, `other` is an additional client. The request of `other` shows whether the
+    semaphore wrongly has a free place.
+    """
 
     holders: Sequence[Party]
     keys: Sequence[str | None]
@@ -244,7 +251,9 @@ class Successors:
 
 
 def _succeeded(stage: Stage) -> tuple[Party, Successors]:
-    """Return a client that runs again after its lock has ended, and the next holders."""
+    """Return a client whose lock has ended, and the next holders. The client was frozen and runs
+    again.
+    """
     client = _expired(stage)
     successors = _successors(stage)
     client.resume()
@@ -252,7 +261,9 @@ def _succeeded(stage: Stage) -> tuple[Party, Successors]:
 
 
 def _successors(stage: Stage) -> Successors:
-    """Return as many new holders as the lock may have."""
+    """Start as many new holders as the lock allows, and return them with the keys of their
+    locks.
+    """
     other = stage.party() if stage.capacity > 1 else None
     # All clients start before the first grant, because a start takes a part of a short lease.
     holders = [stage.party() for _ in range(stage.capacity)]
@@ -262,19 +273,20 @@ def _successors(stage: Stage) -> Successors:
 
 
 def _granted(stage: Stage, ttl_ms: int = LONG_MS) -> Party:
-    """Start one more client, and return it when it has the lock."""
+    """Start one more client, make it acquire the lock, and return the client."""
     client = stage.party()
     need(client.acquire(ttl_ms).ok, "the client was granted the lock")
     return client
 
 
 def _taken(stage: Stage, successors: Successors, fault: str) -> str:
-    """Return `fault` if a successor has lost the lock.
+    """Return `fault` if a successor has lost the lock, or "".
 
-    In this case the key of a mutex belongs to another client or is gone. A key that came later does
-    not count, because its SET was under way. A semaphore that lost a holder grants a place to one
-    more client. The semaphore's keys do not show the loss, because a correct release changes these
-    keys, too.
+    If a successor has lost a mutex, a key of the mutex belongs to another client or is gone. An
+    instance that first had no key does not count, because a late SET may have created its key since
+    then. If a successor has lost its place in a semaphore, the semaphore grants a place to one more
+    client. The semaphore's keys do not show the loss, because a correct release changes these keys,
+    too.
     """
     first = successors.holders[0]
     if successors.other is not None:
@@ -288,8 +300,10 @@ def _taken(stage: Stage, successors: Successors, fault: str) -> str:
 
 
 def _enters(other: Party, first: Party) -> bool:
-    """Return whether `other` is granted a place before the lease of the first holder ends. Raises
-    OutlivedError if that lease ended too soon after the request to show a place that is free."""
+    """Return whether `other` gets a place before the lease of the first holder ends. Raises
+    OutlivedError if this lease ended so soon after the request that the schedule cannot show a free
+    place.
+    """
     asked_ns = monotonic_ns()
     other.begin_acquire()
     try:
@@ -304,22 +318,26 @@ def _enters(other: Party, first: Party) -> bool:
 
 
 def _need_held(holder: Party) -> None:
-    """Raise OutlivedError if the holder's lease has ended, because a busy machine may take longer
-    than a TTL."""
+    """Raise OutlivedError if the holder's lease has ended. On a busy machine the schedule may take
+    longer than the TTL.
+    """
     if monotonic_ns() >= holder.until_ns:
         raise OutlivedError("the lock was still held")
 
 
 def _in_time(client: Party) -> str:
-    """Return "" if the client was interrupted before it could time out by itself. Raises UnmetError
-    otherwise."""
+    """Return "" if the client was interrupted before its request could time out. Otherwise raise
+    UnmetError.
+    """
     need(not client.late, "the client was interrupted before it could time out")
     return ""
 
 
 @schedule(OWNER, "a late release deletes another client's lock", REDLOCK, is_safety=True)
 def release_after_expiry(stage: Stage) -> str:
-    """A lock ends, and another client gets it. Then the first client releases it."""
+    """The lease of a client ends, and another client gets the lock. Then the first client releases
+    the lock.
+    """
     client, successors = _succeeded(stage)
     client.release()
     return _taken(stage, successors, "a late release deletes the lock of the next holder")
@@ -345,8 +363,9 @@ def paused_in_release(stage: Stage) -> str:
 
 @schedule(RENEWAL, "an extension of a lock that has ended", REDLOCK)
 def extend_after_expiry(stage: Stage) -> str:
-    """A lock ends, and its client extends it. This is played twice: once when no client has the
-    lock, and once when another client has the lock."""
+    """The lease of a client ends. Then the client extends its lock. The schedule is played twice.
+    The first time no client has the lock, and the second time another client has the lock.
+    """
     client = _expired(stage)
     client.resume()
     again = client.ask("extend", ttl_ms=LONG_MS).ok
@@ -368,8 +387,9 @@ def extend_after_expiry(stage: Stage) -> str:
 
 @schedule(RENEWAL, "an extension by fewer than a quorum", REDLOCK, least=3)
 def extend_by_minority(stage: Stage) -> str:
-    """All instances but a minority forget the lock, as after a restart without persistence. Then
-    its client extends the lock."""
+    """A client holds the lock. All instances except a minority forget the lock, as after a restart
+    without persistence. Then the client extends the lock.
+    """
     client = _granted(stage)
     # A quorum may grant before the last SET has arrived. A SET after FLUSHALL would make a quorum
     # of keys again, and the extension would be right.
@@ -449,8 +469,9 @@ def clock_ahead(stage: Stage) -> str:
     ENDS, "Ctrl-C or a cancellation in acquire leaves keys", "Python, asyncio: task cancellation"
 )
 def interrupted_acquire(stage: Stage) -> str:
-    """A client is interrupted while its SETs are under way: by SIGINT in a thread, by a
-    cancellation of the task in asyncio."""
+    """A client is interrupted while its SETs are under way. A thread is interrupted by SIGINT, and
+    in asyncio the task is cancelled.
+    """
     client = stage.party_to_interrupt()
     steps = _steps_to_set(stage)
     stage.stop(stage.majority)
@@ -503,8 +524,9 @@ def exception_in_body(stage: Stage) -> str:
     EXCLUSION, "the body runs without the lock", "Python, PEP 343", is_safety=True, may_wait=True
 )
 def body_without_lock(stage: Stage) -> str:
-    """A client holds the lock. Another client runs a body under the library's context manager, if
-    the library lets it."""
+    """A client holds the lock. Another client tries to run a body under the library's context
+    manager.
+    """
     other = stage.party()
     holder = _granted(stage)
     try:
@@ -520,8 +542,9 @@ def body_without_lock(stage: Stage) -> str:
 
 @schedule(SERVERS, "a client without a quorum waits too long or is granted the lock", REDLOCK)
 def majority_down(stage: Stage) -> str:
-    """So many instances are frozen that no quorum is left. A client asks for the lock. The client
-    must get an answer within a TTL of 10 s."""
+    """A majority of the instances is frozen, so there is no quorum. A client asks for the lock. The
+    client must get an answer within its TTL of 10 s.
+    """
     client = stage.party()
     stage.stop(stage.majority)
     begun_s = time.monotonic()
@@ -541,7 +564,7 @@ def majority_down(stage: Stage) -> str:
     may_wait=True,
 )
 def forked(stage: Stage) -> str:
-    """A holder forks. The child asks for the same resource with its parent's objects, and ends."""
+    """A holder forks. The child asks for the same lock through its parent's objects, and ends."""
     client = _granted(stage)
     parent = Successors([client], stage.keys())
     if client.ask("fork", resource=RESOURCE, ttl_ms=LONG_MS, wait_ms=WAIT_MS).ok:

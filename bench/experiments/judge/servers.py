@@ -1,7 +1,7 @@
-"""Rows about servers that refuse, forget or change places: *a stage → the caller's message and the
-remaining keys*.
+"""Defines rows about servers that refuse commands, forget keys, or fail over. The finding holds the
+messages that the callers got, and mentions keys that remain.
 
-Rules: the faults are the faults of a scenario (bench/topology/faults), on all servers at once. A
+The rows apply the same faults as a scenario (bench/topology/faults), but to all servers at once. A
 server that is busy or still loading answers nobody, so the judge does not look at its keys.
 """
 
@@ -28,7 +28,9 @@ VALUE = "x" * 1024
 
 
 def run_script(fault: Injection) -> None:
-    """Make a server answer BUSY, by a script that does not end. SCRIPT KILL ends the script."""
+    """Make a server answer BUSY, because it executes an endless script. At the end of the fault,
+    SCRIPT KILL ends the script.
+    """
     fleet = fault.fleet
     index = fault.index
     before = fleet.configure(index, {"lua-time-limit": str(SCRIPT_MS)})
@@ -57,8 +59,10 @@ BUSY = FaultKind(run_script)
 
 
 def refusing(name: str, text: str, *, is_mute: bool = False) -> Callable[[JudgeStage], RowFinding]:
-    """Servers that refuse: one client releases its lock, and another client asks for the lock.
-    `is_mute` means that the servers do not answer lockbench either."""
+    """Return a function that plays a row. All servers refuse commands, while one client releases
+    its lock and another client asks for the lock. If `is_mute` is true, the servers do not answer
+    lockbench either.
+    """
 
     def play(stage: JudgeStage) -> RowFinding:
         client = stage.party()
@@ -81,8 +85,9 @@ def refusing(name: str, text: str, *, is_mute: bool = False) -> Callable[[JudgeS
 
 
 def restarted(stage: JudgeStage) -> RowFinding:
-    """A client holds the lock. All servers restart without persistence. Then another client
-    asks."""
+    """A client holds the lock. All servers restart without persistence. Then another client asks
+    for the lock.
+    """
     holder = stage.party()
     other = stage.party()
     need(holder.acquire().ok, "the first client was granted the lock")
@@ -93,8 +98,9 @@ def restarted(stage: JudgeStage) -> RowFinding:
 
 def failed_over(stage: JudgeStage) -> RowFinding:
     """A client holds the lock. Servers die before their replicas have the lock's keys, and the
-    replicas take over. Then another client asks. If there are three or more servers, only a
-    minority dies, so that a quorum survives."""
+    replicas take over. Then another client asks for the lock. If there are three or more servers,
+    only a minority dies, so that a quorum survives.
+    """
     holder = stage.party_behind_proxy()
     other = stage.party_behind_proxy()
     failing = stage.minority or range(stage.instances)
@@ -109,7 +115,8 @@ def failed_over(stage: JudgeStage) -> RowFinding:
 
 def evicted(stage: JudgeStage) -> RowFinding:
     """A client holds the lock. Other clients write until the servers have evicted the lock's keys.
-    Then another client asks."""
+    Then another client asks for the lock.
+    """
     holder = stage.party()
     other = stage.party()
     need(holder.acquire().ok, "the first client was granted the lock")
@@ -125,8 +132,9 @@ def evicted(stage: JudgeStage) -> RowFinding:
 
 
 def _second_holder(holder: Party, other: Party, which: str) -> tuple[bool, str]:
-    """Return whether a second client is granted a lock that the servers have lost while the first
-    client has it. Also return the messages to both clients."""
+    """Return whether a second client gets the lock while the first client still holds it. The
+    servers have lost the lock. The second result is a text with the messages that both clients got.
+    """
     first_try = other.acquire()
     # A client may have a connection to a server that is gone. In this case its first try fails, and
     # it asks again.

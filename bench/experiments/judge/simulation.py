@@ -1,7 +1,8 @@
-"""A lock in virtual time: *a stage → the smallest simulated schedule that breaks the lock*.
+"""Tests a lock in virtual time. The finding holds the smallest simulated schedule that breaks the
+lock.
 
-Rules: only a mutex in Python that asks its servers by redis-py can be simulated. For any other lock
-the row states the reason. The same seed plays the same schedules.
+The simulation needs a mutex in Python that sends its commands through redis-py. For any other lock,
+the row states why the lock cannot be simulated. The same seed always gives the same schedules.
 """
 
 import os
@@ -27,7 +28,7 @@ PROCESS = f"{__package__}.simulation_process"
 
 
 class SimulationOrder(Struct, frozen=True):
-    """Play the lock called `lock` for `seconds` of processor time."""
+    """An order to play schedules of the lock called `lock` for `seconds` of processor time."""
 
     lock: str
     ttl_ms: int
@@ -38,9 +39,10 @@ class SimulationOrder(Struct, frozen=True):
 
 
 class SimulationAnswer(Struct, frozen=True):
-    """The result of an order. `trouble` is the reason why the lock could not be played. `rule` is
-    the rule that schedule `number` broke. `steps` holds the time (ms), the client and the text of
-    each step. Client -1 means the servers."""
+    """The result of an order. If the process could not play the lock, `trouble` states the reason.
+    `rule` is the rule that schedule `number` broke. `steps` holds the time (ms), the client and the
+    text of each step. The client of a step is -1 if a server did the step.
+    """
 
     played: int
     tested: int
@@ -90,8 +92,9 @@ def search(stage: JudgeStage) -> RowFinding:
 
 
 def _lettered(text: str) -> str:
-    """Return a text of the explorer with the clients' names as in a course of events, such as A for
-    C1."""
+    """Return a text of the explorer with the client names of the judge. For example, C1 becomes
+    A.
+    """
     return re.sub(r"\bC([1-9])\b", lambda name: chr(ord("A") - 1 + int(name[1])), text)
 
 

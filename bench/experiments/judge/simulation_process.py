@@ -1,9 +1,9 @@
-"""The process that plays a judged lock in virtual time: *an order → the smallest schedule that
-breaks the lock, or none*.
+"""Runs the process that plays a judged lock in virtual time. Its answer holds the smallest schedule
+that breaks the lock, if the search finds one.
 
-Rules: time is already virtual when the user's file is imported. The explorer's times are shares of
-one TTL. The process sets this TTL to the lock's own TTL before it imports anything else of the
-explorer. Source: bench/experiments/explore/README.md.
+The process switches to virtual time before it imports the user's file. All times in the explorer
+are shares of one TTL. The process sets this TTL to the TTL of the lock. It does this before it
+imports the other modules of the explorer. Source: bench/experiments/explore/README.md.
 """
 
 import time
@@ -28,14 +28,16 @@ HOLD_SHARE = 0.3
 
 
 def main() -> None:
-    """Play the lock of each order."""
+    """Read orders, play the lock of each order, and write the answers."""
     for order in orders(SimulationOrder):
         schedule.TTL_MS = order.ttl_ms
         say(played(order))
 
 
 def played(order: SimulationOrder) -> SimulationAnswer:
-    """Play schedules until one of them breaks the lock, or until the time is over."""
+    """Play schedules until enough of them have broken the lock, or until a limit of the order is
+    reached.
+    """
     from bench.experiments.explore import sockets
     from bench.experiments.explore.outside import watch
     from bench.experiments.explore.search import hunt, numbered
@@ -83,8 +85,10 @@ def played(order: SimulationOrder) -> SimulationAnswer:
 
 
 class _Locker:
-    """The user's lock, with the calls that the explorer uses. An exception of the lock counts as a
-    refusal, because a simulated server may stand still and a lease may have ended."""
+    """An adapter that gives the user's lock the interface of the explorer. If the lock raises an
+    exception in acquire, this counts as a refusal, because a simulated server may be frozen. An
+    exception in release is ignored, because the lease may have ended.
+    """
 
     def __init__(self, lock: Lock, ttl_ms: int) -> None:
         self._lock = lock
@@ -92,8 +96,9 @@ class _Locker:
         self._held: dict[bytes, object] = {}
 
     def acquire(self, resource: str, ttl_ms: int, wait_ms: int) -> "Lease | Denied":
-        """Lock with the user's own code. The lease counts as valid for less than its TTL, because
-        the servers' clocks run a little fast."""
+        """Acquire the lock with the user's own code. The validity of the lease is shorter than the
+        TTL, because the servers' clocks run a little fast.
+        """
         from bench.recipes.plain import DRIFT_FACTOR, GRANTED, HELD
         from lockcore import Denied, Lease
         from lockcore.bench import Closed
@@ -122,7 +127,9 @@ class _Locker:
             return
 
     def close(self) -> None:
-        """Do nothing, because the lock keeps nothing after a simulated world has ended."""
+        """Do nothing, because the lock has nothing to clean up after a simulated world has
+        ended.
+        """
 
 
 if __name__ == "__main__":

@@ -1,11 +1,12 @@
-"""The stage on which a lock is judged: *a lock and N servers → clients that obey step by step, on
-the audit's stage*.
+"""Provides the stage on which the judge tests a user's lock. It adds the lock's own TTL and keys,
+proxies and faults to the audit's stage.
 
-Rules: the time to live is the lock's own, and the judge waits until it has passed. The lock's keys
-are the keys that appear with a lease and are gone after its release. The judge cannot see when a
-waiting acquire sends its SET. So a lease ends a TTL after the acquire began, or at its grant if the
-grant is later. A lease without length never counts as a fault. If a client is to lose its network,
-it is connected through a proxy, and the proxy then stops passing data on.
+The lock chooses its TTL, and the judge waits until this TTL has passed. The lock's keys are the
+keys that appear with a lease and are gone after its release. The judge cannot see when a waiting
+acquire sends its SET. So a lease ends one TTL after the acquire began, or at its grant if the grant
+is later. In the second case, the lease has practically no length and never counts as a fault. If a
+row cuts a client's network, a proxy connects this client to the servers. The proxy then stops
+forwarding data.
 """
 
 import os
@@ -71,7 +72,7 @@ def driver_of(subject: Subject) -> LibraryDriver:
 
 
 class OwnParty(Party):
-    """One client of a lock that chooses its own TTL, which is `own_ttl_ms`."""
+    """One client of a user's lock. The lock chooses its own TTL, which is `own_ttl_ms`."""
 
     IF_LATE = "connect, acquire and release must return when nobody has the lock"
     own_ttl_ms = 10_000
@@ -82,7 +83,9 @@ class OwnParty(Party):
         self._ttl_ms = self.own_ttl_ms
 
     def acquired(self, patience_s: float = PATIENCE_S) -> Said:
-        """Return the answer to an acquire. A lease never ends before its grant."""
+        """Return the answer to an acquire. The recorded lease ends at least 1 ns after its
+        grant.
+        """
         reply = super().acquired(patience_s)
         last = self.operations[-1]
         ends_ns = max(last.valid_until_ns, last.granted_ns + 1)
@@ -92,8 +95,9 @@ class OwnParty(Party):
 
 
 class CommandParty(OwnParty):
-    """A client that is the user's own command. Its protocol is `acquire NAME` and `release NAME`,
-    each on a line."""
+    """A client that runs the user's own command. lockbench sends the lines `acquire NAME` and
+    `release NAME` to the command.
+    """
 
     IF_LATE = "answer each line on stdin with a line on stdout, and flush stdout"
     # A user's command gets the URLs of the servers as its last arguments, and no argument after
@@ -107,7 +111,9 @@ class CommandParty(OwnParty):
         super().__init__(*args, **words)
 
     def tell(self, message: object) -> None:
-        """Send a step in the two-line protocol of commands."""
+        """Send a step as a line `acquire NAME` or `release NAME`. Any other step gets the answer
+        `absent`.
+        """
         if isinstance(message, ClientOrder):
             self._acquire = message.side or "acquire"
             self._answers.append(Said(ok=True, lacks=COMMAND_LACKS))
@@ -160,18 +166,19 @@ class JudgeStage(Stage):
 
     @property
     def is_shared(self) -> bool:
-        """True if readers may hold the lock together, and a writer only alone."""
+        """True if readers may hold the lock together, and a writer may only hold it alone."""
         return bool(self.side)
 
     # -- its clients -------------------------------------------------------------------------------
 
     def party(self) -> Party:
-        """Start one more client, in the folder where the lock was named, because a command may open
-        files in that folder."""
+        """Start one more client in the current folder, because a user's command may open files in
+        this folder.
+        """
         return self._party({}, Path.cwd())
 
     def reader(self) -> Party:
-        """Start one more client, on the readers' side of a lock that has one."""
+        """Start one more client, which uses the readers' side of a shared lock."""
         side = self.side
         self.side = "read"
         try:
@@ -180,7 +187,7 @@ class JudgeStage(Stage):
             self.side = side
 
     def party_behind_proxy(self) -> Party:
-        """Start one more client, with proxies between the client and the servers."""
+        """Start one more client. Proxies connect this client to the servers."""
         if self._proxies is None:
             self._proxies = Proxies([one.port for one in self.fleet.instances])
         urls = self.urls
@@ -191,14 +198,14 @@ class JudgeStage(Stage):
             self.urls = urls
 
     def cut_network(self) -> None:
-        """Stop all data in the proxies, in both directions."""
+        """Stop all traffic through the proxies, in both directions."""
         assert self._proxies is not None
         for index in range(self.instances):
             self._proxies.shape(index, Shape(held=("to", "from")))
         self.note("the network of client A is cut")
 
     def heal_network(self) -> None:
-        """Let all data through the proxies again, including the data that waits in them."""
+        """Let the proxies forward all data again, including the data that waits in them."""
         if self._proxies is not None:
             for index in range(self.instances):
                 self._proxies.shape(index, Shape())
@@ -212,7 +219,9 @@ class JudgeStage(Stage):
         return party
 
     def party_to_interrupt(self) -> Party:
-        """Start one more client, for `interrupt`."""
+        """Start one more client, which the method `interrupt` can interrupt. Raises
+        NotApplicableError for a user's command.
+        """
         self._require_python("a call of a command cannot be cancelled from outside")
         return super().party_to_interrupt()
 
@@ -245,8 +254,9 @@ class JudgeStage(Stage):
         is_mute: bool = False,
         **params: object,
     ) -> Iterator[None]:
-        """Apply a fault of a scenario to all servers. `is_mute` means that the servers answer
-        nobody during the fault. Raises NotApplicableError if a server cannot have the fault."""
+        """Apply a fault of a scenario to all servers. If `is_mute` is true, the servers answer
+        nobody during the fault. Raises NotApplicableError if a server cannot have the fault.
+        """
         everyone = range(self.instances)
         values = read_params(kind.params, params)
         with ExitStack() as undo:
@@ -274,8 +284,9 @@ class JudgeStage(Stage):
             pipeline.execute()
 
     def add_replicas(self, which: Sequence[int]) -> None:
-        """Start a replica for each of these servers. The replica copies the server once and is then
-        cut off from it."""
+        """Start a replica for each of these servers. The replica copies the data of its server
+        once, and is then disconnected from its server.
+        """
         self._replicas = self._places.enter_context(
             start_fleet(len(which), "none", server=self.fleet.server)
         )
@@ -290,8 +301,9 @@ class JudgeStage(Stage):
         self._note_servers("each has a replica, which is cut off from now on", which)
 
     def fail_over(self) -> None:
-        """Kill the servers that have a replica. Clients then find the replica at the server's
-        address."""
+        """Kill the servers that have a replica. Clients then reach the replica at the address of
+        the killed server.
+        """
         self.kill(self._replicated)
         assert self._proxies is not None
         for instance, index in zip(self._replicas.instances, self._replicated, strict=True):
@@ -301,8 +313,10 @@ class JudgeStage(Stage):
     # -- its keys ----------------------------------------------------------------------------------
 
     def learn(self) -> None:
-        """Lock and release once, alone. This shows which keys a lease creates, and how long the
-        keys live. Raises UsageError if the lock cannot be driven."""
+        """Make one client lock and release while no other client runs. This shows which keys a
+        lease creates, and how long the keys live. Raises UsageError if the judge cannot drive the
+        lock.
+        """
         try:
             self._learn()
         except HangsError as error:
@@ -336,7 +350,9 @@ class JudgeStage(Stage):
         return [{bytes(name) for name in server.scan_iter()} for server in self._servers]
 
     def keys(self) -> list[str | None]:
-        """Return the contents of the lock's keys on each live instance, or None for no key."""
+        """Return the contents of the lock's keys on each live instance, or None for an instance
+        without such keys.
+        """
         holders: list[str | None] = []
         codes = self.fleet.exit_codes()
         for index, server in enumerate(self._servers):
@@ -347,8 +363,9 @@ class JudgeStage(Stage):
         return holders
 
     def left_ms(self) -> int:
-        """Return the longest remaining time of the lock's keys, in ms. -1 means that a key has no
-        end. -2 means that there is no key."""
+        """Return the longest remaining time to live of the lock's keys, in ms. The result is -1 if
+        a key never expires, and -2 if there is no key.
+        """
         lifetimes = [
             server.pttl(name)
             for server, names in zip(self._servers, self.lock_keys, strict=True)
@@ -357,21 +374,24 @@ class JudgeStage(Stage):
         return -1 if -1 in lifetimes else max(lifetimes, default=-2)
 
     def until_free(self, patience_s: float = PATIENCE_S) -> bool:
-        """Return True when the lock's keys have ended by themselves, and False if the keys remain.
-        Raises NotApplicableError if their TTL is too long to wait for."""
+        """Return True when the lock's keys have expired, and False if the keys remain. Raises
+        NotApplicableError if the keys have no TTL, or if the TTL is too long to wait for.
+        """
         return super().until_free(patience_s + self.require_ttl() / 1000)
 
     def until_lockable(self, patience_s: float) -> bool:
         """Return True when the lock's keys no longer prevent a quorum. Return False if the keys
-        still prevent it after the wait, which lasts at most half a TTL. In a longer wait, the end
-        of a lease would look like a release."""
+        still prevent a quorum after the wait. The wait lasts at most half a TTL. During a longer
+        wait, keys could expire, and this would look like a release.
+        """
         if self.ttl_ms:
             patience_s = min(patience_s, self.ttl_ms / 2000)
         return super().until_lockable(patience_s)
 
     def require_ttl(self) -> int:
-        """Return the TTL of the lock's keys in ms. Raises NotApplicableError if they have no TTL,
-        or one that is too long to wait for."""
+        """Return the TTL of the lock's keys in ms. Raises NotApplicableError if the keys have no
+        TTL, or if the TTL is too long to wait for.
+        """
         if self.ttl_ms is None:
             raise NotApplicableError("the lock's keys have no TTL")
         if self.ttl_ms > LONGEST_TTL_MS:
@@ -382,7 +402,7 @@ class JudgeStage(Stage):
         return self.ttl_ms
 
     def end_parties(self) -> None:
-        """End the clients. The proxies stay, and pass on the data that waits in them."""
+        """End the clients. The proxies continue to run, and forward the data that waits in them."""
         self.heal_network()
         super().end_parties()
 
@@ -398,5 +418,5 @@ class JudgeStage(Stage):
 
 
 def _is_copy(info: Info) -> bool:
-    """Return whether a replica has all keys of its primary."""
+    """Return whether a replica has copied all keys of its primary."""
     return info.get("master_link_status") == "up"

@@ -1,19 +1,21 @@
-"""The lock that is judged: *an argument of the command line → a lock that can be driven*.
+"""Reads the command-line argument that names the judged lock, and drives this lock.
 
     mine.py              its function `lock`; mine.py:other is its function `other`
     package.module:lock  that function
     "node lock.mjs"      a command that reads `acquire NAME` and `release NAME` on stdin, and
                          answers each by a line: ok, no, or the text of an error
 
-The function is called with the URLs of the servers, as `lock(urls)`. It returns the lock: a
-callable from a name to a context manager, or an object with `acquire(name)` and `release(name)`. A
-function `lock(name, urls)` may also return the context manager itself. All of these calls may be
-asynchronous. With `--shared` the function returns an object with `read(name)` and `write(name)`,
-and a command reads `read` and `write` instead of `acquire`. Any other object is refused with one
+lockbench calls the function with the URLs of the servers, as `lock(urls)`. The function returns the
+lock. The lock is either a callable that turns a name into a context manager, or an object with
+`acquire(name)` and `release(name)`. A function `lock(name, urls)` may also return the context
+manager itself. All of these calls may be asynchronous. With `--shared`, the function returns an
+object with `read(name)` and `write(name)`. A command then reads the words `read` and `write`
+instead of `acquire`. If the function returns any other object, lockbench refuses it with one
 sentence.
 
-Rules: the user's file runs in a process of its own, never in lockbench's own process. This module
-inspects a lock only in the lock's process. In lockbench's process it only reads the argument.
+The user's file runs in a separate process, never in lockbench's own process. In the separate
+process, this module inspects the lock. In lockbench's own process, this module only reads the
+argument.
 """
 
 import importlib
@@ -47,8 +49,10 @@ SHARED = (
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A lock. `typed` is the user's argument, without secrets. `text` is this argument with a
-    file's whole path. `command` holds the words of a command, and is empty for a lock in Python."""
+    """The lock that the user named. `typed` is the user's argument without secrets. `text` is the
+    same argument, but with the absolute path of the file. If the lock is a command, `command` holds
+    the words of the command. Otherwise `command` is empty.
+    """
 
     typed: str
     text: str
@@ -56,7 +60,7 @@ class Subject:
 
 
 def read_subject(text: str) -> Subject:
-    """Return the lock that `text` names. Raises UsageError if it names no lock."""
+    """Return the lock that `text` names. Raises UsageError if `text` does not name a lock."""
     place, _, _ = text.partition(":")
     try:
         text.encode()
@@ -86,8 +90,9 @@ def read_subject(text: str) -> Subject:
 
 
 def subject_of(make_lock: Callable[..., object]) -> Subject:
-    """Return the lock that a function of this process makes. Raises UsageError if another process
-    cannot import the function."""
+    """Return the subject for a function of this process that makes a lock. Raises UsageError if
+    another process cannot import the function.
+    """
     name = getattr(make_lock, "__qualname__", "?")
     place = getattr(make_lock, "__module__", "?")
     module = sys.modules.get(place)
@@ -106,8 +111,9 @@ def subject_of(make_lock: Callable[..., object]) -> Subject:
 
 
 def _absolute(word: str) -> str:
-    """Return a file's whole path, because a client runs in a folder of its own. Return any other
-    text unchanged."""
+    """Return the absolute path of a file. A client needs the absolute path, because it may run in
+    another folder. Return any other text unchanged.
+    """
     path = Path(word)
     return str(path.absolute()) if path.is_file() else word
 
@@ -116,8 +122,9 @@ def _absolute(word: str) -> str:
 
 
 def lock_of(order: ClientOrder) -> tuple[str, Connect]:
-    """Return how the lock that `order` names waits (threads or asyncio), and the function that
-    connects it. Raises UsageError if the lock cannot be driven."""
+    """Return "threads" or "asyncio", and the function that connects the lock of `order`. The first
+    result says how this lock waits. Raises UsageError if lockbench cannot drive the lock.
+    """
     function = _found(order.name)
     parameters = _parameters(function, order.name)
     is_direct = len(parameters) > 1
@@ -137,8 +144,9 @@ def lock_of(order: ClientOrder) -> tuple[str, Connect]:
 
 
 def _side_of(function: Callable[..., object], order: ClientOrder) -> tuple[str, Connect]:
-    """Return the readers' or the writer's side of the object that `function` makes. Raises
-    UsageError."""
+    """Return the same pair as `lock_of`, for the readers' or the writer's side of a shared lock.
+    `function` makes the object with both sides. Raises UsageError.
+    """
     if inspect.iscoroutinefunction(function):
         raise UsageError(f"{order.name} is a coroutine function; make it a function. {SHARED}")
     lock = function(order.urls)
@@ -204,15 +212,18 @@ def _parameters(function: Callable[..., object], text: str) -> Sequence[str]:
 
 
 def _held_by(lock: object, text: str) -> object:
-    """Return the lock that `lock` returns for a name, before it is entered."""
+    """If `lock` takes a name, return the object that it returns for a test name. Otherwise return
+    `lock`. The returned object is not locked yet.
+    """
     if inspect.isawaitable(lock) or not callable(lock):
         return lock
     return lock("lockbench:probe")
 
 
 def _is_asynchronous(lock: object, text: str) -> bool:
-    """Return whether the lock's calls must be awaited. Raises UsageError if the lock cannot be
-    driven."""
+    """Return whether the lock's calls must be awaited. Raises UsageError if lockbench cannot drive
+    the lock.
+    """
     for enter in ("__enter__", "acquire"):
         method = getattr(lock, enter, None)
         if method is not None:
@@ -223,7 +234,7 @@ def _is_asynchronous(lock: object, text: str) -> bool:
 
 
 def _driven(lock: object, text: str) -> Lock:
-    """Return the calls of the lock that the user's function made."""
+    """Return the calls for `lock`, which is the object that the user's function made."""
     if hasattr(lock, "acquire") and hasattr(lock, "release"):
         return Lock(
             lambda name, *_: then(lock.acquire(name), lambda got: name if _is_yes(got) else None),
@@ -250,13 +261,16 @@ def _driven(lock: object, text: str) -> Lock:
 
 
 def _is_yes(got: object) -> bool:
-    """Return whether an answer means yes. None means yes, because many locks return nothing."""
+    """Return whether the result of acquire or release means success. None means success, because
+    the calls of many locks return nothing.
+    """
     return got is None or bool(got)
 
 
 def _given_back(got: object) -> object:
-    """Return the answer to a release. False means that, according to the lock, the caller did not
-    hold it. Otherwise the answer is None."""
+    """Return False if the release reports that the caller did not hold the lock. Otherwise return
+    None.
+    """
     return then(got, lambda answer: None if _is_yes(answer) else False)
 
 

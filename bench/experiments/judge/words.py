@@ -1,5 +1,6 @@
-"""The text of `lockbench judge`: *its result → an answer to each question, the advice, the course
-of events of each fault*. The verdict comes first."""
+"""Turns a result of `lockbench judge` into text. The verdict comes first. The answer to each
+question, the advice, and the course of events of each fault follow.
+"""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -84,7 +85,7 @@ _ORDER = ("does not", "not known", "holds", "told", "not applicable")
 
 
 def sheet(result: JudgeResult, place: str = "") -> Sheet:
-    """Return the summary of `result`, which is stored at `place` ("" = not stored)."""
+    """Return the sheet that shows `result`. `place` is the path of the stored result, or ""."""
     server = result.fleet.server
     lifetime = "none" if result.ttl_ms is None else seconds_text(result.ttl_ms)
     about = (
@@ -115,7 +116,9 @@ def _holders(result: JudgeResult) -> str:
 
 
 def _headline(result: JudgeResult) -> str:
-    """What went wrong in the worst row, or what the load found if no row went wrong."""
+    """Return a headline with the fault of the worst row. If no row shows a fault, the headline
+    tells what the load found.
+    """
     worst = min(result.rows, key=_rank, default=None)
     if worst is None:
         return f"{result.lock}: no row was played"
@@ -127,7 +130,9 @@ def _rank(row: JudgedRow) -> tuple[int, bool, bool]:
 
 
 def _tally(result: JudgeResult) -> str:
-    """How many rows have each word. The rows that do not hold are named."""
+    """Return a text with the number of rows for each verdict word. The text names the rows that
+    show a fault.
+    """
     counts = Counter[str](row.verdict for row in result.rows)
     broken = ", ".join(row.topic for row in result.rows if row.verdict == "does not")
     names = {"does not": f" ({broken})"}
@@ -158,8 +163,9 @@ def _keys(result: JudgeResult) -> Iterator[KeyFigure]:
 
 
 def _parts(result: JudgeResult) -> Iterator[Part]:
-    """Yield the table of rows, with rows that need attention first, and the table of waiting
-    costs."""
+    """Yield the table of rows and the table of waiting costs. In the table of rows, the rows that
+    need attention come first.
+    """
     head = ("word", "row", "about", "what happened")
     played = (row for row in result.rows if row.verdict != "not applicable")
     first = sorted(played, key=lambda row: _ORDER.index(row.verdict))
@@ -171,7 +177,7 @@ def _parts(result: JudgeResult) -> Iterator[Part]:
 
 
 def _advice(result: JudgeResult) -> Iterator[Sentence]:
-    """Yield the advice, with each sentence only once."""
+    """Yield the advice on the faults. If several rows have the same advice, yield it only once."""
     broken = [row for row in result.rows if row.verdict == "does not" and row.topic in ADVICE]
     if result.verdict.status == words.HOLDS.status:
         yield to_do("to keep the lock correct, run lockbench judge --quick --junit judge.xml in CI")
@@ -181,7 +187,7 @@ def _advice(result: JudgeResult) -> Iterator[Sentence]:
 
 
 def _limits(result: JudgeResult) -> Iterator[Sentence]:
-    """Yield the limits of the judgement: the things that the judge did not try."""
+    """Yield sentences that say what the judgement did not test."""
     if not result.keys:
         text = "a lease creates no key on these servers, so the lock does not use them"
         yield Sentence("warning", text)
@@ -197,7 +203,7 @@ def _limits(result: JudgeResult) -> Iterator[Sentence]:
 
 
 def evidence(result: JudgeResult) -> tuple[Part, ...]:
-    """Return every row that does not hold or is not known, step by step."""
+    """Return the course of events, step by step, of every row with a fault or without a result."""
     return tuple(_course(row) for row in result.rows if row.course)
 
 

@@ -1,2 +1,3 @@
-"""The Python libraries that are audited, and locks with a planted fault: each driver alone in its
-process."""
+"""This package holds drivers for the audited Python libraries and for locks with a planted fault.
+Each driver runs in a process of its own.
+"""

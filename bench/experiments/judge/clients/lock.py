@@ -1,6 +1,7 @@
-"""The calls that every library's lock gets: *an order → a lock*.
+"""Defines a common interface for the locks of all libraries.
 
-Rules: the standard library only, because this runs in every library's own environment.
+This module imports only the standard library, because it runs in the environment of each audited
+library.
 """
 
 import inspect
@@ -16,9 +17,10 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class ClientOrder:
-    """The order for a driver: connect the lock called `name` to the servers `urls`. `merge` means
-    that lockcore merges its releases. `side` is the side of a lock for readers and a writer, "read"
-    or "write"."""
+    """An order to a driver to connect the lock called `name` to the servers `urls`. If `merge` is
+    true, lockcore merges its releases. If the lock has readers and a writer, `side` is "read" or
+    "write".
+    """
 
     name: str
     urls: Sequence[str]
@@ -27,13 +29,13 @@ class ClientOrder:
 
 
 class Lock(NamedTuple):
-    """The calls of a library's lock. Every call may be a coroutine function.
+    """The calls of a library's lock. Each call may be a coroutine function.
 
-    `acquire(resource, ttl_ms, wait_ms)` uses the library's own retries. It returns a handle for the
-    other calls. If the library gave up, it returns an instance of `refused`. A successful release
-    returns the value `released`.
+    `acquire(resource, ttl_ms, wait_ms)` uses the library's own retries. If `acquire` succeeds, it
+    returns a handle, which is an argument of the other calls. If the library gave up, `acquire`
+    returns an instance of `refused`. A successful release returns the value `released`.
 
-    The other calls serve only an audit. A call is None if the library has no such call.
+    Only an audit uses the calls below. A call is None if the library does not offer this call.
     `extend(held, ttl_ms)` raises an error or returns a false value if it failed. `is_held(held)`
     returns whether the library says that it still holds the lock. `valid_ms(held)` returns the
     validity that the library stated at the grant. `hold(resource, ttl_ms, wait_ms)` returns the
@@ -55,7 +57,7 @@ Connect = Callable[[ClientOrder], Lock | Coroutine[object, None, Lock]]
 
 
 async def value(result: Awaitable[Result] | Result) -> Result:
-    """Return the result of a library's call. Await the result if necessary."""
+    """Return the result of a library's call. If the result is awaitable, await it first."""
     if inspect.isawaitable(result):
         done: Result = await result
         return done
@@ -74,7 +76,7 @@ def then(result: object, make: Callable[[object], object]) -> object:
 
 
 def at_once(work: Coroutine[object, None, Result]) -> Result:
-    """Return the result of a coroutine that awaits nothing."""
+    """Run a coroutine that awaits nothing, and return its result."""
     try:
         work.send(None)
     except StopIteration as stop:

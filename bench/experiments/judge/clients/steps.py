@@ -1,5 +1,5 @@
-"""A lock alone in its process: *an order, then steps, on lines of stdin → an answer to each on
-stdout*.
+"""Drives a lock in a process of its own. The process reads one order and then steps, each on a line
+of stdin. It answers each line with a line on stdout.
 
     order     lacks: the steps among hold and fork that the lock does not have
     acquire   ok: the lock was granted. valid_ms: the validity that the library states
@@ -9,10 +9,11 @@ stdout*.
     hold      ok: the body ran. raises: the body must end by an exception
     fork      ok: a forked child was granted the same resource through the parent's objects
 
-Rules: the standard library only, because this runs in every library's own environment. There is one
-client, with one resource at a time. An answer with `absent` means that the lock has no such step.
-SIGINT interrupts the current step, by KeyboardInterrupt in a thread and by the task's cancellation
-in asyncio. An exception of the lock is an answer, too. Output of the lock to stdout goes to stderr.
+This module imports only the standard library, because it runs in the environment of each audited
+library. The process is one client. An answer with `absent` means that the lock does not offer this
+step. SIGINT interrupts the current step. In a thread, the step gets KeyboardInterrupt. In asyncio,
+the task of the step is cancelled. If the lock raises an exception, the exception becomes the
+answer. Text that the lock writes to stdout is redirected to stderr.
 """
 
 import asyncio
@@ -46,11 +47,11 @@ BLOCKING = ("threads", "gevent")
 
 
 class _BodyError(Exception):
-    """The exception that the body raises on request."""
+    """Raised by the body under the library's context manager, if the step requests an exception."""
 
 
 class _Steps:
-    """One client of a library: the locks that it holds, and the steps that it can do."""
+    """A client of a library, with the locks that it holds and the steps that it can execute."""
 
     def __init__(self, lock: Lock, *, forks: bool = False) -> None:
         self._lock = lock
@@ -66,7 +67,9 @@ class _Steps:
             self.lacks.append("fork")
 
     async def answer(self, step: dict[str, object]) -> StepAnswer:
-        """Do one step. An exception of the library becomes part of the answer."""
+        """Execute one step. If the library raises an exception, the answer describes the
+        exception.
+        """
         try:
             done: StepAnswer = await getattr(self, str(step.pop("do")))(**step)
         except (KeyboardInterrupt, asyncio.CancelledError, Exception) as error:  # noqa: BLE001
@@ -88,7 +91,9 @@ class _Steps:
         return {"ok": await value(self._lock.release(self._held.pop())) is self._lock.released}
 
     async def extend(self, ttl_ms: int) -> StepAnswer:
-        """Extend the lock. If the library returns None, the extension counts as successful."""
+        """Extend the newest lock. If the library returns None, the extension counts as
+        successful.
+        """
         if self._lock.extend is None:
             return ABSENT
         outcome = await value(self._lock.extend(self._held[-1], ttl_ms))
@@ -125,8 +130,9 @@ class _Steps:
         return {"ok": ran}
 
     async def fork(self, resource: str, ttl_ms: int, wait_ms: int) -> StepAnswer:
-        """Acquire the parent's lock in a forked child, and end the child as multiprocessing
-        does."""
+        """Try to acquire the lock in a forked child with the parent's objects. The child ends as a
+        child of multiprocessing does.
+        """
         if not self._forks:
             # An event loop does not survive a fork.
             return ABSENT
@@ -154,7 +160,9 @@ def step(
     order: ClientOrder,
     say: Callable[[StepAnswer], None],
 ) -> None:
-    """Do the steps on stdin. `how` is the way in which the lock waits."""
+    """Execute the steps that arrive on stdin. `how` is the way in which the lock waits, such as
+    threads, gevent or asyncio.
+    """
     read: Callable[[], str] = sys.stdin.readline
     # A thread reads stdin, so that the greenlets can continue.
     if how == "gevent":
@@ -173,7 +181,7 @@ def step(
 async def _step_tasks(
     connect: Connect, order: ClientOrder, say: Callable[[StepAnswer], None]
 ) -> None:
-    """Do the steps of a library of coroutines, each step in a task of its own."""
+    """Execute the steps for a library with coroutines. Each step runs in its own task."""
     loop = asyncio.get_running_loop()
     steps = _Steps(await value(connect(order)))
     context = contextvars.copy_context()
@@ -186,7 +194,9 @@ async def _step_tasks(
 
 
 def serve(find: Callable[[ClientOrder], tuple[str, Connect]]) -> None:
-    """Do the steps of the order on stdin, with the lock that `find` returns for the order."""
+    """Read an order on stdin, connect the lock that `find` returns for this order, and execute the
+    steps on stdin.
+    """
     answer = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     logging.disable(logging.CRITICAL)
