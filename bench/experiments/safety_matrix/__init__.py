@@ -1,2 +1,1 @@
-"""The safety matrix: *recipes in simulated schedules, and claims → one judged row per recipe and
-claim*."""
+"""This package judges each recipe in simulated schedules, and tests claims about Redlock."""

@@ -1,4 +1,5 @@
-"""`lockbench safety`: *options → the judged matrix of recipes and claims*.
+"""Defines the command `lockbench safety`. It turns options into a judged matrix of recipes and
+claims.
 
 The command refuses an unknown name before any work starts.
 """

@@ -1,13 +1,14 @@
-"""The safety matrix: *recipes, and claims about Redlock and persistence → one judged row per recipe
-and claim*.
+"""Judges recipes, and claims about Redlock and persistence. Each recipe and each claim gets one
+judged row.
 
-Rules: the recipes come first. If a property must hold in all circumstances, simulated schedules
-test the property, as in `lockbench explore`. The result shows the schedule that breaks the
-property. If a claim needs real time and real clocks, leases.py tests the claim on lockbench's own
-servers on loopback. If another command measures a claim, the matrix names this command. A signal
-ends the matrix at once. The interrupted row is dropped, and the rows before it are judged and
-stored. No process or file stays behind. Source: the Redis documentation, "Distributed Locks with
-Redis"; the Redlock text, "Performance, crash recovery and fsync".
+The rows of the recipes come before the rows of the claims. If a property must hold in all
+circumstances, simulated schedules test the property, as in `lockbench explore`. The finding names
+the rule that a schedule broke. If a claim needs real time and real clocks, leases.py tests the
+claim on servers that lockbench starts on loopback. If another command measures a claim, the matrix
+names this command. A signal ends the matrix at once. The interrupted row is dropped, and the rows
+before it are judged and stored. No process or file remains after the end. Source: the Redis
+documentation, "Distributed Locks with Redis", and in this text the section "Performance, crash
+recovery and fsync".
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -60,7 +61,7 @@ ABOUT = "two leases were valid at the same time; `lockbench explore --recipe …
 class PlannedRow:
     """A row of the plan.
 
-    `look`: the function that tests the row, or a finding if no test is needed.
+    `look` is the function that tests the row. If the row needs no test, `look` is a finding.
     """
 
     part: MatrixPart
@@ -91,9 +92,10 @@ def look_at_recipe(recipe: str, setup: RowSetup) -> Finding:
 
 
 def look_at_rules(required: Mapping[str, int], setup: RowSetup) -> Finding:
-    """Explore lockcore, and return the finding. No rule of lockcore may be broken.
+    """Explore lockcore, and return the finding. No schedule may break a rule of lockcore.
 
-    `required`: how often each event must have happened. The claim is about these events.
+    The claim is about certain events. `required` says how often each of these events must have
+    happened.
     """
     row, counts = _explored("redlock", setup)
     figures = {
@@ -111,7 +113,7 @@ def look_at_rules(required: Mapping[str, int], setup: RowSetup) -> Finding:
 
 
 def _explored(recipe: str, setup: RowSetup) -> tuple[ExploredRow, Mapping[str, int]]:
-    """Explore a recipe. Return its row, and how many events of each kind happened."""
+    """Explore a recipe. Return its row, and the number of events of each kind."""
     schedules = QUICK_SCHEDULES if setup.quick else FULL_SCHEDULES
     if not find_recipe(recipe).about.safe:
         schedules = SCHEDULES_OF_A_FLAW
@@ -219,7 +221,7 @@ def all_cases() -> Iterator[PlannedRow]:
 def choose_cases(recipes: Sequence[str] = (), claims: Sequence[str] = ()) -> list[PlannedRow]:
     """Return the rows of these recipes and claims, or all rows if no name is listed.
 
-    Raises UsageError with the nearest name.
+    Raises UsageError for a wrong name, and suggests the most similar name.
     """
     cases = list(all_cases())
     require_known("recipe", recipes, (*RECIPES, *WITHDRAWN))
@@ -234,10 +236,12 @@ def choose_cases(recipes: Sequence[str] = (), claims: Sequence[str] = ()) -> lis
 
 
 def look(case: PlannedRow, setup: RowSetup) -> SafetyRow:
-    """Test `case`, and return its row. While the row is "not known", try up to TRIES times.
+    """Test `case`, and return its row. If the verdict is "not known", repeat the test, up to TRIES
+    times in all.
 
-    An exception of BROKEN_OFF makes the row "not known". Any other exception passes through. A
-    complete search of schedules is not repeated, because the same seed plays the same schedules.
+    If the test raises an exception of a type in BROKEN_OFF, the verdict on the row is "not known".
+    The function does not catch other exceptions. A complete search of schedules is not repeated,
+    because the same seed plays the same schedules.
     """
     for _ in range(TRIES):
         ended_early = False
@@ -262,7 +266,8 @@ def look(case: PlannedRow, setup: RowSetup) -> SafetyRow:
 def run_safety(order: ExperimentOrder[SafetyPlan], show: Show) -> Done[SafetyResult]:
     """Test all rows, and store and return the result.
 
-    Raises BenchError. Raises KeyboardInterrupt if it comes before the end of the first row.
+    Raises BenchError. Raises KeyboardInterrupt if the user interrupts the matrix before the end of
+    the first row.
     """
     plan = order.plan
     rows = list[SafetyRow]()

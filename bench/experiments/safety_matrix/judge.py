@@ -1,9 +1,8 @@
-"""The verdict on the safety matrix: *rows with their observations and preconditions → one word*.
-Pure.
+"""Judges the rows of the safety matrix. The functions are pure.
 
-Rules: for a good verdict, at least half of the rows that are measured here must be as expected.
-`earned` judges a stored matrix again, row by row. A row is as expected only if the observation
-equals the expectation and every precondition was met.
+A good verdict requires that at least half of the measured rows are as expected. A row is as
+expected only if the observation equals the expectation and every precondition was met. The function
+`earned` judges each row of a stored matrix again.
 """
 
 from collections.abc import Sequence
@@ -29,7 +28,9 @@ FLAW = "the flaw"
 
 
 def judge_rows(rows: Sequence[SafetyRow], planned: int | None = None) -> Verdict:
-    """Return the verdict on `rows`. `planned`: the number of requested rows (None: these rows)."""
+    """Return the verdict on `rows`. `planned` is the number of requested rows, or None if no row is
+    missing.
+    """
     planned = len(rows) if planned is None else planned
     here = sum(row.verdict != ELSEWHERE for row in rows)
     cut = f"interrupted after {len(rows)} of {planned} rows" if len(rows) < planned else ""
@@ -55,7 +56,7 @@ def earned(result: SafetyResult) -> SafetyResult:
 def word_of_row(row: SafetyRow) -> MatrixWord:
     """Return the word that follows from a stored row.
 
-    A row that was not tested keeps its word.
+    If the row was not tested, its verdict word does not change.
     """
     if row.verdict not in ROW_WORDS:
         return row.verdict

@@ -1,5 +1,5 @@
-"""Claims that need real time: *events on lockcore's Redlock, or owner tokens → figures, confirmed
-or refuted*.
+"""Tests the claims that need real time. A test measures lockcore's Redlock or owner tokens, and
+confirms or refutes the claim.
 
 If two leases are valid at once, the test of any claim reports a violation. Source: the Redlock
 text.
@@ -35,11 +35,12 @@ _LINKS = frozenset({Need.PROXY})
 
 @dataclass(frozen=True, slots=True)
 class RowSetup:
-    """The settings and helpers for the test of a row.
+    """The settings for the test of a row, and a process that helps the test.
 
-    `seed`: the seed of every random choice. `quick`: whether the test is short. `server`: the
-    server program (None: search for one). `searcher`: a search process of `lockbench explore`.
-    `is_over`: a function that returns whether the test should end.
+    `seed` is the seed of every random choice. If `quick` is true, the test is short. `server` is
+    the path of a server program. If `server` is None, lockbench searches for a program. `searcher`
+    is a search process of `lockbench explore`. The function `is_over` returns whether the test
+    should end.
     """
 
     seed: int
@@ -64,9 +65,9 @@ def confirmed(
 ) -> Finding:
     """Return the finding for a claim.
 
-    `holds`: whether the observation agrees with the claim. `needs`: the preconditions. If a
-    precondition was not met, the result is "not known". `broken`: whether two leases were valid at
-    once.
+    `holds` is true if the observation agrees with the claim. `needs` holds the preconditions. If a
+    precondition was not met, the verdict is "not known". `broken` is true if two leases were valid
+    at once.
     """
     verdict = row_verdict(holds=holds, broken=broken, preconditions=needs)
     outcome = "confirmed" if verdict == AS_EXPECTED else "refuted"
@@ -77,7 +78,9 @@ def confirmed(
 
 
 def connect(urls: Sequence[str], **settings: Any) -> Redlock:
-    """Return a new client. It trusts every server unless `settings` says otherwise."""
+    """Return a new client of lockcore. Unless `settings` has another value for `rejoin`, the client
+    trusts restarted servers at once.
+    """
     options = {"key_prefix": PREFIX, "rejoin": "trust", **settings}
     # This "shell" is a way of waiting, not a command shell.
     return Redlock.connect(urls, shell="threads", **options)  # noqa: S604
@@ -92,9 +95,9 @@ def double_grant(first: Lease, second: Lease | Denied) -> bool:
 
 
 def partition(_setup: RowSetup) -> Finding:
-    """Cut off a holder before it can release, while another client waits.
+    """Disconnect a holder from the servers before it can release, while another client waits.
 
-    The finding says how long the other client was blocked, in ms and in TTLs.
+    The finding says how long the other client had to wait, in ms and in TTLs.
     """
     ttl_ms = 500
     with (
@@ -131,11 +134,12 @@ LEAST_MS = 5.0
 
 
 def drift(rates: tuple[float, float], setup: RowSetup) -> Finding:
-    """Test leases on servers whose clocks run at these rates.
+    """Test leases on servers with clocks that are too slow or too fast. `rates` holds the two
+    speeds, relative to a correct clock.
 
-    The clocks of WITHIN are wrong by half of the drift factor. With these clocks, no lease may
-    overlap the next lease. The clocks of BEYOND are wrong by ten times the drift factor. With the
-    fast clocks of BEYOND, leases must overlap.
+    The rates in WITHIN are wrong by half of the drift factor. With these clocks, no lease may
+    overlap the next lease. The rates in BEYOND are wrong by ten times the drift factor. With the
+    fast clock of BEYOND, leases must overlap.
     """
     ttl_ms = 1000 if setup.quick else 2000
     try:
@@ -159,16 +163,19 @@ def drift(rates: tuple[float, float], setup: RowSetup) -> Finding:
 def asked_in_time(rate: float, ttl_ms: int, lived_ms: float) -> bool:
     """Return whether the next client asked early enough to show an overlap.
 
-    The next client must get the lock as soon as the key is gone, which is TTL ÷ rate after the
-    grant. On a slow clock the key always outlives its lease, so any time is early enough.
+    To show an overlap, the next client must get the lock as soon as the key expires. The key
+    expires TTL ÷ rate after the grant. If the clock is slow, the key always outlives its lease, so
+    the result is always True.
     """
     return rate < 1 or lived_ms - ttl_ms / rate < max((1 - 1 / rate) * ttl_ms / 2, LEAST_MS)
 
 
 def _overlap_ms(rate: float, ttl_ms: int, setup: RowSetup) -> tuple[float, float]:
-    """Return how long a lease overlaps the next lease, and how long its key lives, in ms.
+    """Return the time (ms) for which a lease overlaps the next lease, and the lifetime (ms) of its
+    key.
 
-    The function makes up to TIMES tries, and returns the longest overlap and the shortest lifetime.
+    The function makes up to TIMES tries. It returns the longest overlap and the shortest lifetime
+    of all tries.
     """
     targets = tuple(f"instance:{index}" for index in range(INSTANCES))
     orders = read_faults([Fault("clock-rate", 0, None, targets, "fixed", {"rate": rate})])
@@ -207,9 +214,10 @@ MadeTokens = dict[str, tuple[float, list[str]]]
 
 
 def owner_tokens(_setup: RowSetup) -> Finding:
-    """Count how many owner tokens of all processes are equal, and return the finding.
+    """Count the equal owner tokens among all processes, and return the finding.
 
-    Random tokens must all differ. Some tokens that are made from a time are equal.
+    All random tokens must differ. Tokens from a time in microseconds and a client id are expected
+    to collide.
     """
     with ExitStack() as stack:
         name = "a process that makes owner tokens"
@@ -232,7 +240,7 @@ def owner_tokens(_setup: RowSetup) -> Finding:
 
 
 def main() -> None:
-    """Make tokens of each kind in a tight loop, as one client."""
+    """Read client numbers, make tokens of each kind in a tight loop, and write the tokens."""
     for client in orders(int):
         makers: dict[str, Callable[[], bytes]] = {
             "urandom": lambda: os.urandom(20),

@@ -1,4 +1,4 @@
-"""The question of `lockbench safety` as a value: *which fault breaks which recipe?*"""
+"""Defines the question of `lockbench safety`, which asks which fault breaks which recipe."""
 
 from __future__ import annotations
 

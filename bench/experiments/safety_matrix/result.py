@@ -1,5 +1,4 @@
-"""The stored result of `lockbench safety`: *rows of the matrix, each with its preconditions → a
-typed result*."""
+"""Defines the data types of the stored result of `lockbench safety`."""
 
 from collections.abc import Mapping
 from typing import Annotated, Literal
@@ -17,7 +16,7 @@ Figures = Mapping[str, int | float | None]
 
 
 class Finding(Section, frozen=True):
-    """The finding of one row."""
+    """The finding of the test of one row."""
 
     seen: Annotated[str, says("the row's result, in the same words as `expected`", label="result")]
     verdict: Annotated[
@@ -44,7 +43,7 @@ class Finding(Section, frozen=True):
 
 
 class SafetyRow(Finding, frozen=True, kw_only=True):
-    """One row of the matrix."""
+    """One row of the safety matrix."""
 
     part: Annotated[
         MatrixPart,
@@ -75,8 +74,9 @@ class SafetyPlan(Section, frozen=True):
 
 
 class SafetyResult(Document, frozen=True, kw_only=True):
-    """Each recipe under the faults that are known to break it, and the claims about Redlock. null:
-    not applicable."""
+    """The results for each recipe under the faults that are known to break it, and for the claims
+    about Redlock. null means not applicable.
+    """
 
     kind: Annotated[Literal["safety"], says("the command that made it")] = "safety"
     fleet: Annotated[OwnFleet, says("the servers")]

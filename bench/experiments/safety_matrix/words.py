@@ -1,5 +1,6 @@
-"""The text of `lockbench safety`: *its result → the verdict and one table per part, on a terminal
-or as Markdown*."""
+"""Turns a result of `lockbench safety` into the verdict and one table per part, for a terminal or
+as Markdown.
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -32,7 +33,7 @@ _STYLES = {name: f"bold {word.colour}" for name, word in ROW_WORDS.items()}
 
 
 def sheet(result: SafetyResult, place: str = "") -> Sheet:
-    """Return the sheet of `result`, which is stored at `place` ("": not stored)."""
+    """Return the sheet that shows `result`. `place` is the path of the stored result, or ""."""
     cut = ", then interrupted" if result.interrupted else ""
     server = result.fleet.server
     conditions = (
@@ -121,9 +122,10 @@ def _parts(rows: Sequence[SafetyRow]) -> Iterator[Part]:
 
 
 def figures(result: SafetyResult) -> list[Figure]:
-    """Return a picture of the recipes and claims, with the steps that broke them.
+    """Return a picture that shows how many steps broke each recipe and each claim.
 
-    All recipes that must hold and do hold share one row. Such claims also share one row.
+    All recipes that must be safe and were not broken share one row. All claims that were confirmed
+    share another row.
     """
     looked_at = [row for row in result.rows if row.verdict in ROW_WORDS]
     if not looked_at:

@@ -1,1 +1,3 @@
-"""Measures split votes: *N, K, spreads → rates with intervals*."""
+"""This package measures how often votes split, for several numbers of contenders and spreads of
+their starts.
+"""

@@ -1,4 +1,6 @@
-"""`lockbench split-votes`: *options → how often votes split, and how long a split vote lasts*."""
+"""Defines the command `lockbench split-votes`. It measures how often votes split, and how long a
+split vote lasts.
+"""
 
 from __future__ import annotations
 
@@ -95,11 +97,12 @@ def split_votes(
     seed: int,
     server: str | None,
 ) -> Done[SplitVotesResult]:
-    """Measure how often nobody wins a lock (a split vote), and how long this lasts under each retry
-    policy.
+    """Measure how often a split vote occurs, and how long it lasts under each retry policy. In a
+    split vote nobody wins the lock.
 
-    Calibration distributes votes by chance. Its rate must be within 0.05 of the closed form.
-    Contention measures real processes. Retries measures how long it takes until somebody wins.
+    The part "calibration" distributes votes by chance. Its rate of split votes must be within 0.05
+    of the closed form. The part "contention" measures real processes. The part "retries" measures
+    the time until somebody wins.
     """
     from bench.experiments.split_votes.experiment import run_split_votes
     from bench.experiments.split_votes.plan import ORDERS, SplitVotesPlan

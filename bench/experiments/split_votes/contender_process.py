@@ -1,8 +1,8 @@
-"""One contender of `lockbench split-votes`, alone in its process: *trials on stdin → its attempts
-on stdout*.
+"""Runs one contender of `lockbench split-votes` in its own process. The process reads trials on
+stdin, and writes its attempts to stdout.
 
-Rules: one attempt is one round of SETs. The contender makes its own retries with lockcore's retry
-policy, because all contenders must stop as soon as one of them has won.
+One attempt is one round of SETs. The contender itself decides about retries, by lockcore's retry
+policy. The reason is that all contenders must stop as soon as one contender has won.
 """
 
 import time
@@ -29,10 +29,10 @@ ONE_ATTEMPT = RetryPolicy("none")
 
 
 class Contender:
-    """One contender and its connections."""
+    """One contender with its connections to the servers."""
 
     def __init__(self, enrolment: Enrolment) -> None:
-        """Connect once for each of the three orders.
+        """Connect three clients, one for each order in which an attempt asks the instances.
 
         Raises EnvironmentNotReadyError or InstanceError.
         """
@@ -64,7 +64,7 @@ class Contender:
         }
 
     def attempts(self, trial: Trial) -> list[Attempt]:
-        """Make attempts, and return them.
+        """Make the attempts of one trial, and return them.
 
         The attempts end when a contender has won, when the policy allows no more attempts, or when
         the time PATIENCE_MS is over.
@@ -92,8 +92,9 @@ class Contender:
                 return attempts
 
     def _settle(self) -> None:
-        """Wait for late replies. They belong to an attempt that was decided early, or to its
-        clean-up."""
+        """Wait for late replies. An attempt may be decided before all its replies and the replies
+        of its clean-up have arrived.
+        """
         while any(status.pending for status in self._redlock.instances):
             gevent.sleep(LOOK_S)
 
@@ -111,7 +112,7 @@ class Contender:
 # All contenders must start within microseconds of each other, and a sleep often ends late. So a
 # contender sleeps until shortly before its start and then reads the clock in a loop.
 def _sleep_until(due_ns: int) -> None:
-    """Wait until `due_ns`: first sleep, then read the clock in a loop."""
+    """Wait until `due_ns`. Sleep first, and at the end read the clock in a loop."""
     while (left_ns := due_ns - monotonic_ns() - SPIN_NS) > 0:
         time.sleep(left_ns / NS_PER_S)
     while monotonic_ns() < due_ns:
@@ -119,8 +120,8 @@ def _sleep_until(due_ns: int) -> None:
 
 
 def main() -> None:
-    """Connect, and report the connection. Then answer every trial with this contender's
-    attempts.
+    """Connect to the servers, and report the connection. Then read trials, and answer each trial
+    with this contender's attempts.
     """
     enrolment = next(orders(Enrolment), None)
     if enrolment is None:

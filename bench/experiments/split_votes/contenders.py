@@ -1,12 +1,11 @@
-"""Real processes that contend for one lock: *contests → every attempt of every contender, trial by
-trial*.
+"""Starts real processes that contend for one lock, and collects the attempts of each trial.
 
-Rules: each contender is one process, which serves all trials. The leader sends a start time in the
-near future on CLOCK_MONOTONIC, and each contender waits for this time by itself. All contenders map
+Each contender is one process, which takes part in all trials. The experiment sends a start time in
+the near future on CLOCK_MONOTONIC. Each contender waits for this time by itself. All contenders map
 one shared integer in memory. The integer is the number of the latest trial that a contender has
-won. It tells the other contenders to stop. The winner never releases its lease, so a trial has one
-grant. Each trial has its own resource, and the leases expire. Source: mmap(2). On the platforms of
-Redis, an aligned 64-bit store is never torn.
+won. The other contenders read this integer to know when to stop. The winner never releases its
+lease, so a trial has one grant. Each trial has its own resource, and the leases expire. Source:
+mmap(2). On the platforms of Redis, an aligned 64-bit store is never torn.
 """
 
 from collections.abc import Sequence
@@ -25,15 +24,16 @@ PATIENCE_S = 30.0 + PATIENCE_MS / 1000
 
 
 class Contenders(ExitStack):
-    """The contender processes, one for each of the `seats`.
+    """The contender processes. Their number is `seats`.
 
-    As a context manager, it ends the processes on exit.
+    The object is a context manager, which ends the processes on exit.
     """
 
     def __init__(
         self, urls: Sequence[str], seats: int, folder: Path, key_prefix: str, seed: int
     ) -> None:
-        """Start the contenders. `folder`: a private folder that outlives the contenders.
+        """Start the contenders. `folder` is a private folder that must exist longer than the
+        contenders.
 
         Raises EnvironmentNotReadyError if a contender does not start.
         """
@@ -54,7 +54,9 @@ class Contenders(ExitStack):
             raise
 
     def run(self, contest: Contest) -> list[Attempt]:
-        """Return every attempt of one trial. Raises EnvironmentNotReadyError."""
+        """Run one trial, and return the attempts of all its contenders. Raises
+        EnvironmentNotReadyError.
+        """
         seated = self._members[: contest.contenders]
         trial = Trial(next(self._numbers), monotonic_ns() + LEAD_NS, contest)
         for member in seated:

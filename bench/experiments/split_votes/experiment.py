@@ -1,6 +1,6 @@
-"""The experiment on split votes: *N, K, spreads, orders, retry policies → a judged result on disk*.
+"""Measures split votes, judges the measurement, and stores the result.
 
-Rules: the experiment starts its own servers on loopback, which keep their data in memory. The
+The experiment starts its own servers on loopback. These servers keep their data in memory. The
 trials of all rows are mixed in one random order. So other work on the machine disturbs all rows
 equally.
 """
@@ -39,10 +39,10 @@ Rows = Mapping[Contest, list[list[Attempt]]]
 
 
 def run_split_votes(order: ExperimentOrder[SplitVotesPlan], show: Show) -> Done[SplitVotesResult]:
-    """Measure `order`, and store and return the result.
+    """Measure the plan of `order`, and store and return the result.
 
-    Raises BenchError if this machine cannot measure it. Raises KeyboardInterrupt if Ctrl-C came
-    before the first measurement.
+    Raises BenchError if this machine cannot measure the plan. Raises KeyboardInterrupt if the user
+    interrupts the experiment before the first measurement.
     """
     plan = order.plan
     with Experiment(order) as experiment:
@@ -89,7 +89,7 @@ class _Measurement:
     def measure(self, fleet: Fleet, experiment: Experiment) -> None:
         """Measure all rows.
 
-        Raises KeyboardInterrupt if Ctrl-C came before the first measurement.
+        Raises KeyboardInterrupt if the user interrupts the experiment before the first measurement.
         """
         seats = max(contest.contenders for contest in [*self.contests, *self.retried])
         self._show(f"starting {seats} contenders")
@@ -121,12 +121,13 @@ class _Measurement:
 
 
 class Driver(ExitStack):
-    """A context manager for rounds whose votes are distributed by pure chance.
+    """A context manager that plays calibration rounds. Pure chance distributes the votes of these
+    rounds.
 
     The driver has one connection to each instance. A round has K · N SETs, one for each pair of
-    contender and instance. The driver shuffles the SETs uniformly. Each instance receives its own
-    SETs in the shuffled order. So each contender gets an instance's vote with probability 1/K, as
-    in the closed form.
+    contender and instance. The driver puts all SETs into a uniformly random order. Each instance
+    receives its own SETs in this order. So each contender gets an instance's vote with probability
+    1/K, as in the closed form.
     """
 
     def __init__(self, urls: Sequence[str], key_prefix: str) -> None:
@@ -139,7 +140,7 @@ class Driver(ExitStack):
         self._servers = [self.enter_context(client) for client in clients]
 
     def rounds(self, contenders: int, rounds: int, rng: Random) -> Endings:
-        """Play this many rounds, and return how each round ended. Raises
+        """Play `rounds` rounds, and return the number of rounds with each ending. Raises
         EnvironmentNotReadyError.
         """
         quorum = quorum_of(len(self._servers))
@@ -149,8 +150,9 @@ class Driver(ExitStack):
         return Endings(won=won, nobody=rounds - won)
 
     def _round(self, contenders: int, rng: Random) -> Counter[int]:
-        """Play a round. Return how many votes each contender got. Contenders without a vote are
-        left out."""
+        """Play a round, and return the number of votes for each contender. Contenders without a
+        vote are left out.
+        """
         turns = [(seat, index) for seat in range(contenders) for index in range(len(self._servers))]
         rng.shuffle(turns)
         votes = Counter[int]()

@@ -1,9 +1,10 @@
-"""Judges split votes: *attempts by trial → rounds and their endings → rows with intervals → the
-verdict*. Pure.
+"""Judges split votes. It finds the rounds in the attempts of a trial, computes rows with intervals,
+and returns the verdict. The functions are pure.
 
-A contention round is a maximal cluster of overlapping attempts on a resource without a valid
-holder. It ends with the first grant. An attempt that starts after the grant belongs to no round. A
-rate is a share of the rounds with at least two attempts.
+A contention round is a set of at least two overlapping attempts on a resource that has no valid
+holder. The set contains all attempts that overlap one of its attempts. The first grant ends the
+round. An attempt that starts after the grant belongs to no round. A rate is a share of the
+contention rounds.
 """
 
 from collections import Counter
@@ -60,7 +61,7 @@ def closed_form(instances: int, contenders: int) -> float:
 def rounds_of(attempts: Attempts) -> list[list[Attempt]]:
     """Return the rounds of one trial in order.
 
-    A round of at least two attempts is a contention round.
+    A round with at least two attempts is a contention round.
     """
     granted_ns = min((one.decided_ns for one in attempts if one.is_won), default=inf)
     rounds: list[list[Attempt]] = []
@@ -76,7 +77,7 @@ def rounds_of(attempts: Attempts) -> list[list[Attempt]]:
 
 
 def ending_of(attempts: Attempts) -> str:
-    """Return the ending of a round, as the name of a field of Endings."""
+    """Return the ending of a round. The ending is the name of a field of Endings."""
     outcomes = {attempt.outcome for attempt in attempts}
     if Outcome.ACQUIRED in outcomes:
         return "won"
@@ -84,7 +85,9 @@ def ending_of(attempts: Attempts) -> str:
 
 
 def double_grants(attempts: Attempts) -> int:
-    """Return how many leases of one trial began during another lease. This must be 0."""
+    """Return the number of leases in a trial that began during another lease. This number must be
+    0.
+    """
     doubled = 0
     end_ns = 0
     for lease in sorted((one for one in attempts if one.is_won), key=lambda one: one.decided_ns):
@@ -94,7 +97,7 @@ def double_grants(attempts: Attempts) -> int:
 
 
 def calibration_row(instances: int, contenders: int, endings: Endings) -> CalibrationRow:
-    """Return the row of the calibration for one K.
+    """Return the calibration row for K contenders.
 
     If the rate differs too much from the closed form, `misses` says so.
     """
@@ -134,7 +137,7 @@ def contention_row(instances: int, contest: Contest, trials: Sequence[Attempts])
 
 
 def _counted(row: ContentionRow, instances: int) -> ContentionRow:
-    """Return the row with a rate that is computed from the row's endings."""
+    """Compute the rate from the endings in `row`, and return the row with this rate."""
     endings = row.endings
     rounds = endings.won + endings.nobody + endings.unreachable
     return replace(
@@ -146,8 +149,7 @@ def _counted(row: ContentionRow, instances: int) -> ContentionRow:
 
 
 def retry_row(contest: Contest, trials: Sequence[Attempts]) -> RetryRow:
-    """Return the row of a contest with retries. The row says how long it takes until a contender
-    wins."""
+    """Return the row of a contest with retries. The row states the time until a contender wins."""
     grants_ns = []
     dead_ns = []
     attempts_made = 0
@@ -175,7 +177,7 @@ def retry_row(contest: Contest, trials: Sequence[Attempts]) -> RetryRow:
 
 
 def _common(contest: Contest, trials: Sequence[Attempts]) -> dict[str, Any]:
-    """Return the fields of a ContestRow."""
+    """Return the values for the fields of a ContestRow."""
     return {
         "contenders": contest.contenders,
         "order": contest.order,
@@ -193,8 +195,8 @@ def _latency(values_ns: Sequence[int]) -> Latency:
 
 
 def earned(result: SplitVotesResult) -> SplitVotesResult:
-    """Return `result` with its rates and its verdict computed again from the endings of the
-    rounds.
+    """Compute the rates and the verdict again from the endings of the rounds, and return the new
+    result.
     """
     instances = result.conditions.instances
     calibration = tuple(
@@ -217,9 +219,9 @@ def judge_split_votes(
 ) -> Verdict:
     """Return the verdict of a measurement.
 
-    The verdict is "violated" if two leases were valid at once. The verdict is "not known" if no
-    attempts overlapped, if most rounds did not reach a quorum, if no lease was granted, or if
-    servers ended (`losses`).
+    The verdict is "violated" if two leases were valid at once. The verdict is "not known" if
+    servers ended (`losses`), or if a row has no usable result. In such a row, no attempts
+    overlapped after a common start, most rounds did not reach a quorum, or no trial gave a lease.
     """
     faults = sum(row.double_grants for row in (*contention, *retries))
     violated = (

@@ -1,6 +1,6 @@
-"""The plan of the contests: *options → rows → trials, which the contenders receive; attempts*.
+"""Defines the plan of a measurement, and the messages between the experiment and the contenders.
 
-This module holds only values, because both sides of a contender's pipe import it.
+This module defines only data, because both the experiment and the contenders import it.
 """
 
 from collections.abc import Sequence
@@ -35,8 +35,8 @@ class RetrySettings(Section, frozen=True):
 class Contest(Struct, frozen=True):
     """The settings of one row.
 
-    `trials`: how many trials have these settings. `spread_ms`: each contender starts U(0, spread)
-    after the start of the trial.
+    `trials` is the number of trials with these settings. Each contender starts at a uniformly
+    random time within `spread_ms` after the start of the trial.
     """
 
     contenders: int
@@ -47,7 +47,9 @@ class Contest(Struct, frozen=True):
 
 
 class SplitVotesPlan(Section, frozen=True, kw_only=True):
-    """The plan of a measurement. Its rows are combinations of these values."""
+    """The plan of a measurement. The rows of the measurement are combinations of the plan's
+    values.
+    """
 
     instances: Annotated[Count, says("N")]
     contenders: Annotated[
@@ -73,7 +75,7 @@ class SplitVotesPlan(Section, frozen=True, kw_only=True):
 
     @property
     def contests(self) -> list[Contest]:
-        """The rows of the section contention."""
+        """Return the contests of the section "contention"."""
         contenders = sorted({*self.contenders, max(LEAST_PROCESSES, *self.contenders)})
         return [
             Contest(count, order, spread_ms, self.rounds)
@@ -84,7 +86,8 @@ class SplitVotesPlan(Section, frozen=True, kw_only=True):
 
     @property
     def retried(self) -> list[Contest]:
-        """The rows of the section retries, in parallel order and in random order.
+        """Return the contests of the section "retries". The sequential order is left out, unless it
+        is the only order.
 
         All contenders start at once. In random order most rounds have no winner. In parallel order
         few rounds have no winner, so parallel order gets more trials.
@@ -105,9 +108,10 @@ class SplitVotesPlan(Section, frozen=True, kw_only=True):
 
 
 class Enrolment(Struct, frozen=True):
-    """The first message to a contender.
+    """The first message to a contender process.
 
-    `seat`: the contender's number, from 0. `won`: the file with the shared integer (contenders.py).
+    `seat` is the contender's number, counted from 0. `won` is the path of the file with the shared
+    integer (contenders.py).
     """
 
     urls: Sequence[str]
@@ -118,8 +122,7 @@ class Enrolment(Struct, frozen=True):
 
 
 class Trial(Struct, frozen=True):
-    """One trial of a contest, on its own resource. `number`: 1 for the first trial. Each trial adds
-    one."""
+    """One trial of a contest, on its own resource. `number` counts the trials from 1."""
 
     number: int
     start_ns: int
@@ -130,7 +133,7 @@ class Attempt(Struct, frozen=True, array_like=True):
     """One contender's round of SETs.
 
     Times are in ns of CLOCK_MONOTONIC. The contender reads the clock immediately before and after
-    its call. `valid_until_ns`: the end of the lease (0: the attempt was not won).
+    its call. `valid_until_ns` is the end of the lease, or 0 if the attempt gave no lease.
     """
 
     contender: int

@@ -1,4 +1,4 @@
-"""The question of `lockbench split-votes` as a value: *how often does no contender win?*"""
+"""Defines the question of `lockbench split-votes`, which asks how often no contender wins."""
 
 from __future__ import annotations
 

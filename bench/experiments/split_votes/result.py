@@ -1,4 +1,4 @@
-"""The result of `lockbench split-votes`: *calibrated rates, rows of contests → its data type*."""
+"""Defines the data types of the stored result of `lockbench split-votes`."""
 
 from typing import Annotated, Literal
 
@@ -11,7 +11,7 @@ from bench.measure.statistics import Interval
 
 
 class Endings(Section, frozen=True, kw_only=True):
-    """How many rounds had each ending."""
+    """The number of rounds with each ending."""
 
     won: Annotated[Count, says("somebody was granted a lease")] = 0
     nobody: Annotated[
@@ -27,7 +27,7 @@ class Endings(Section, frozen=True, kw_only=True):
 
 
 class CalibrationRow(Section, frozen=True, kw_only=True):
-    """The calibration for one K. Its votes are distributed by pure chance."""
+    """The calibration with K contenders. Pure chance distributes the votes."""
 
     contenders: Annotated[Count, says("K", label="K", shown="table")]
     rounds: Annotated[Count, says("made", shown="table")]
@@ -46,12 +46,12 @@ class CalibrationRow(Section, frozen=True, kw_only=True):
 
     @property
     def came_out(self) -> Annotated[str, says("whether that is as expected", shown="table")]:
-        """The verdict word of the row."""
+        """Return whether the measured rate is as expected, as a verdict word."""
         return "NOT AS EXPECTED" if self.misses else "as expected"
 
 
 class ContestRow(Section, frozen=True, kw_only=True):
-    """The trials of contenders that start together. Each contender is a process."""
+    """The trials of one contest. The contenders start together, and each contender is a process."""
 
     contenders: Annotated[Count, says("K, each a process", label="K", shown="table data")]
     order: Annotated[
@@ -67,8 +67,8 @@ class ContestRow(Section, frozen=True, kw_only=True):
 
 
 class ContentionRow(ContestRow, frozen=True, kw_only=True):
-    """Trials in which each contender makes one attempt, and the share of rounds without a
-    winner.
+    """The trials of a contest in which each contender makes one attempt. The row states the share
+    of rounds without a winner.
     """
 
     spread_s: Annotated[
@@ -101,7 +101,7 @@ class ContentionRow(ContestRow, frozen=True, kw_only=True):
 
 
 class RetryRow(ContestRow, frozen=True, kw_only=True):
-    """Trials in which contenders make attempts until one of them wins."""
+    """The trials of a contest in which contenders make attempts until one of them wins."""
 
     retry: Annotated[
         RetrySettings, says("when the next attempt starts", shown="table:policy,window_ms")
@@ -134,12 +134,12 @@ class RetryRow(ContestRow, frozen=True, kw_only=True):
     def all_lost(
         self,
     ) -> Annotated[str, says("trials in which no first attempt won, of all trials", shown="table")]:
-        """In how many of all trials no first attempt won."""
+        """Return a text such as 3/300. It states in how many of all trials no first attempt won."""
         return f"{self.first_attempts_lost}/{self.trials}"
 
 
 class SplitVotesResult(Document, frozen=True, kw_only=True):
-    """The result of lockbench split-votes."""
+    """The result of `lockbench split-votes`."""
 
     kind: Annotated[Literal["split-votes"], says("the command that made it")] = "split-votes"
     fleet: Annotated[OwnFleet, says("the servers")]

@@ -1,5 +1,4 @@
-"""The text of `lockbench split-votes`: *its result → tables and sentences, at most 80 columns
-wide*."""
+"""Turns a result of `lockbench split-votes` into tables and sentences, at most 80 columns wide."""
 
 from collections.abc import Iterator, Sequence
 from itertools import groupby
@@ -38,7 +37,7 @@ _RETRY_TERMS = {
 
 
 def sheet(result: SplitVotesResult, place: str = "") -> Sheet:
-    """Return the sheet of `result`, which is stored at `place` ("": not stored)."""
+    """Return the sheet that shows `result`. `place` is the path of the stored result, or ""."""
     server = result.fleet.server
     conditions = (
         f"N={result.conditions.instances}",
@@ -67,16 +66,18 @@ def _headline(result: SplitVotesResult) -> str:
 
 
 def _fullest(result: SplitVotesResult) -> list[ContentionRow]:
-    """Return one row for each order. It is the row with the most contenders and the smallest
-    spread."""
+    """Return one row for each order. Each returned row has the most contenders and the smallest
+    spread.
+    """
     most = max((row.contenders for row in result.contention), default=0)
     rows = [row for row in result.contention if row.contenders == most]
     return [row for row in rows if row.spread_s == rows[0].spread_s]
 
 
 def _keys(result: SplitVotesResult) -> Iterator[KeyFigure]:
-    """Yield two rates for each order, both at the largest K. The first is the measured rate of
-    split votes. The second is the rate by pure chance."""
+    """Yield the rates of split votes for each order, with the largest number of contenders. The
+    first rate is the measured rate. The second rate is the rate that pure chance would give.
+    """
     for row in _fullest(result):
         rate = row.nobody_won_rate
         ends = f"95 % sure: {percent(rate.low, 0)} to {percent(rate.high, 0)}"
@@ -85,8 +86,9 @@ def _keys(result: SplitVotesResult) -> Iterator[KeyFigure]:
 
 
 def figures(result: SplitVotesResult) -> list[Figure]:
-    """Return a picture of how often votes split, by contenders and order. It also shows the rate by
-    pure chance."""
+    """Return a picture that shows how often votes split, for each order and number of contenders.
+    The picture also shows the rate that pure chance would give.
+    """
     rows = [row for row in result.contention if row.spread_s == result.contention[0].spread_s]
     if not rows:
         return []
@@ -156,10 +158,10 @@ def _lines(result: SplitVotesResult) -> Iterator[Sentence]:
 
 
 def _advice(rows: Sequence[RetryRow]) -> Iterator[Sentence]:
-    """Yield advice on the best retry policy of each order, at the largest K.
+    """Yield advice on the best retry policy for each order, with the largest number of contenders.
 
-    The comparison includes only policies with a grant in every trial. There is advice only if the
-    p90 of the best policy is below the p50 of every other policy.
+    The comparison includes only policies with a grant in every trial. The function gives advice
+    only if the p90 of the best policy is below the p50 of every other policy.
     """
     most = max((row.contenders for row in rows), default=0)
     for order in dict.fromkeys(row.order for row in rows):
