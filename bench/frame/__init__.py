@@ -1,8 +1,9 @@
-"""The frame of a command line: *arguments → one exit code, and never a traceback*.
+"""This package is the frame of the command line. It executes a command and returns an exit code,
+and it never shows a traceback.
 
-The frame handles options, outputs, exit codes and progress. It knows no particular question. Rule:
-before `guarded` is active, only sys and os are imported. So Ctrl-C at any moment ends the program
-with code 130 and one line.
+The frame handles options, outputs, exit codes and progress. It contains no code for a particular
+question. This module imports only sys and os before `guarded` is active. So if the user presses
+Ctrl-C at any moment, the program prints one line and exits with code 130.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ EXIT_INTERRUPTED = 130
 
 
 def guarded(execute: Callable[[Sequence[str]], int], argv: Sequence[str] | None = None) -> None:
-    """Make `execute` run one command line, and exit with its code.
+    """Let `execute` run one command line, and exit with the code that it returns.
 
-    `argv`: the arguments (None: those of this process).
+    `argv` holds the arguments. If `argv` is None, the arguments of this process are used.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     _open_streams()
@@ -52,7 +53,9 @@ def guarded(execute: Callable[[Sequence[str]], int], argv: Sequence[str] | None 
 
 
 def _open_streams() -> None:
-    """Open /dev/null for each standard stream that is missing, for example after `>&-`."""
+    """Open /dev/null for each missing standard stream. A stream is missing, for example, after
+    `>&-`.
+    """
     # Each open() takes the lowest free descriptor.
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
         pass
@@ -78,7 +81,7 @@ def _why(error: Exception) -> str:
 
 
 def _leave_interrupted() -> NoReturn:
-    """Exit at once with code 130.
+    """Print one line about the interrupt, and exit at once with code 130.
 
     After an interrupt inside exec(), a normal exit of CPython would kill the process with SIGINT.
     """
@@ -92,9 +95,9 @@ def _leave_interrupted() -> NoReturn:
 
 
 def _drop_output() -> None:
-    """Point stdout at /dev/null, because stdout cannot be written any more.
+    """Redirect stdout to /dev/null, because lockbench cannot write to stdout any more.
 
-    The interpreter still flushes stdout when it ends.
+    Without this, the interpreter would fail when it flushes stdout at its end.
     """
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
@@ -102,7 +105,7 @@ def _drop_output() -> None:
 def _save_traceback(error: Exception) -> str:
     """Write a traceback without secrets to a new file (mode 0600).
 
-    Return a sentence that says where the file is.
+    Return a text that says where the file is, or that it could not be saved.
     """
     import tempfile
     import traceback

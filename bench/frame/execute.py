@@ -1,7 +1,7 @@
-"""One command line: *a group of commands, arguments → an exit code*.
+"""Runs one command line, and returns its exit code.
 
-Rules: every expected failure is a BenchError or a click exception. This module turns the failure
-into one line on stderr, and into a case in a CI job's JUnit file.
+Every expected failure raises a BenchError or a click exception. This module turns such a failure
+into one line on stderr, and into a case in the JUnit file of a CI job.
 """
 
 import os
@@ -31,9 +31,9 @@ _KINDS = {
 
 
 class HelpPage(cloup.HelpFormatter):
-    """A page of help, limited to the characters that the screen can show.
+    """A page of help, which contains only characters that the screen can show.
 
-    click itself writes UTF-8 even on an ASCII screen.
+    Without this class, click would write UTF-8 even on an ASCII screen.
     """
 
     def getvalue(self) -> str:
@@ -79,7 +79,7 @@ def execute(group: click.Group, arguments: Sequence[str]) -> int:
 
 
 def _sentence(error: click.ClickException) -> str:
-    """Reword a message of click, so that it has the form of our own sentences."""
+    """Return a message of click in the same form as lockbench's own messages."""
     text = _NUMBER.sub(
         lambda match: f"is not a {_KINDS[match[1]]} (write it in digits)", error.format_message()
     )
@@ -90,7 +90,9 @@ def _sentence(error: click.ClickException) -> str:
 
 
 def _refuse(sentence: str, code: int, group: click.Group, arguments: Sequence[str]) -> int:
-    """Print the sentence on stderr. If possible, also write it into the --junit file."""
+    """Print the sentence on stderr, and return `code`. If possible, also write the sentence into
+    the --junit file.
+    """
     masked_sentence = secrets().sentence(sentence)
     now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     note(*lines_of(f"lockbench: {masked_sentence}"))
@@ -109,7 +111,7 @@ def _refuse(sentence: str, code: int, group: click.Group, arguments: Sequence[st
 
 
 def _parameters(group: click.Group, arguments: Sequence[str]) -> Mapping[str, object]:
-    """Return the parameters that the user typed, as far as click can read them."""
+    """Return those parameters of the typed command that click can read."""
     context = click.Context(group, resilient_parsing=True)
     with suppress(click.ClickException, BenchError):
         command = group.get_command(context, arguments[0])

@@ -1,8 +1,10 @@
-"""Code that the commands of all experiments share: *options → order → done*.
+"""Provides the code that the commands of all experiments share. It turns a command's options into
+an order, and runs the order.
 
-Rules: wrong options are refused before any work starts. Progress goes to stderr. stdout holds the
-tables. With --json, stdout holds the result and nothing else. An interrupted experiment with a
-journal continues if --out names its folder and all other options are the same.
+Wrong options are refused before any work starts. Progress is shown on stderr, and the tables are
+printed on stdout. With --json, stdout holds the result and nothing else. An interrupted experiment
+with a journal continues if the user repeats the command with the same options and names the
+experiment's folder in --out.
 """
 
 from __future__ import annotations
@@ -31,9 +33,10 @@ Plan = TypeVar("Plan")
 
 
 def experiment_options(kind: str, *, seed: int | None = 1) -> Decorator:
-    """Give a click command --seed, --server, --out, --markdown, --junit, --json and --quiet.
+    """Return a decorator that adds common options to a click command. These options are --seed,
+    --server, --out, --markdown, --junit, --json and --quiet.
 
-    `seed`: the default of --seed (None: the command defines --seed itself).
+    `seed` is the default of --seed. If `seed` is None, the decorator does not add --seed.
     """
     options = [server_option, result_options(kind)]
     if seed is not None:
@@ -51,11 +54,11 @@ def measured(
     server: str | None,
     goes_on: bool = False,
 ) -> Done[Stored]:
-    """Make `run` measure `plan` in a folder of its own, with progress on stderr.
+    """Let `run` measure `plan` and store the result in a new folder, with progress on stderr.
 
-    `server`: the program to start. `goes_on`: whether an interrupted experiment can continue in its
-    folder. Raises BenchError. Raises KeyboardInterrupt if the user interrupts the experiment before
-    it has measured anything.
+    `server` is the path of the server program to start. If `goes_on` is true, an interrupted
+    experiment can continue in its folder. Raises BenchError. Raises KeyboardInterrupt if the user
+    interrupts the experiment before it has measured anything.
     """
     from bench.frame.progress_line import ProgressLine
     from bench.frame.showing import remove_empty, require_outputs, result_folder
@@ -88,9 +91,10 @@ def measured(
 
 
 class Several(click.ParamType[tuple[object, ...]]):
-    """Several values, separated by commas. A repeated value counts once.
+    """An option type for several values that are separated by commas. A repeated value counts once.
 
-    `one`: the click type of a value, or a function that reads a value and raises ValueError.
+    `one` is the click type of a single value. It may also be a function that reads a value and
+    raises ValueError if the value is wrong.
     """
 
     name = "list"
@@ -104,7 +108,7 @@ class Several(click.ParamType[tuple[object, ...]]):
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> tuple[Any, ...]:
-        """Return the values. A wrong value is a usage error of click."""
+        """Return the values. If a value is wrong, raise a usage error of click."""
         return tuple(
             dict.fromkeys(self._one.convert(part.strip(), param, ctx) for part in value.split(","))
         )
@@ -112,8 +116,7 @@ class Several(click.ParamType[tuple[object, ...]]):
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
-        """Return completions of the last value. The earlier values stay in front of the
-        completions."""
+        """Return completions of the last value. Each completion starts with the earlier values."""
         before, comma, last = incomplete.rpartition(",")
         return [
             CompletionItem(f"{before}{comma}{item.value}")

@@ -1,5 +1,6 @@
-"""The options for load from several hosts: *options of the leading command → its scenarios and its
-address*."""
+"""Defines the options for load from several hosts, and adapts the scenarios of the leading command
+to its workers.
+"""
 
 from __future__ import annotations
 
@@ -39,10 +40,11 @@ hosts_options = together(
 def led(
     scenarios: Sequence[Scenario], values: Values, *, quiet: bool = False
 ) -> tuple[list[Scenario], Address | None]:
-    """Return the scenarios, and the address where workers join.
+    """Return the scenarios, and the address to which the workers connect.
 
-    The scenarios have one process for each expected worker. If this host itself makes the load, the
-    scenarios are unchanged and the address is None. Raises UsageError.
+    In each returned scenario, the number of processes is the number of expected workers. If this
+    host itself makes the load, the scenarios are unchanged and the address is None. Raises
+    UsageError.
     """
     expected = values.get("expect_workers")
     bind = values.get("bind")

@@ -1,8 +1,8 @@
-"""Names a command for a CI server: *the typed options → a name, and a mark for the cases*.
+"""Derives the name of a command for a CI server from the typed options, and a mark for its cases.
 
-Rules: CI servers keep one case for each class and name. So two runs in one job must have different
-names or marks. The name must be the same in every job, so that a CI server can show the history of
-a case. For this reason the id of a run is not part of the name.
+A CI server keeps one case for each pair of class and name. So two runs in one job must have
+different names or marks. The name must be the same in every job, so that a CI server can show the
+history of a case. For this reason the name does not contain the id of a run.
 """
 
 import re
@@ -13,11 +13,11 @@ _LONGEST = 80
 
 
 def identity_of(parameters: Mapping[str, object]) -> tuple[str, str]:
-    """Return the name of a command with these parameters, and its mark.
+    """Return the name and the mark of a command with these parameters.
 
-    The name is the first of these that exists: --name, the scenario's name, the compared values,
-    the recipes. The mark is the name of the folder in --out. With --name there is no mark. A
-    missing name or mark is "".
+    The name comes from --name, the scenario's name, the compared values or the recipes. The first
+    of these that exists is used. The mark is the name of the folder in --out. If the user gives
+    --name, or if the mark equals the name, the mark is "". A missing name is "", too.
     """
     own_name = str(parameters.get("name") or "")
     compared = [
@@ -38,9 +38,9 @@ def identity_of(parameters: Mapping[str, object]) -> tuple[str, str]:
 
 
 def _stem(place: object) -> str:
-    """Return the name of a scenario's file without its ending.
+    """Return the name of a scenario's file without its extension.
 
-    Return "" for a pipe or a file in memory, because they have no name.
+    Return "" for a pipe or a file in memory, because such a file has no name.
     """
     path = Path(str(place or ""))
     return "" if path.is_relative_to("/proc") or path.is_relative_to("/dev") else path.stem
@@ -53,8 +53,9 @@ def _several(values: object) -> list[str]:
 
 
 def _plain(text: str) -> str:
-    """Return `text` without special characters.
+    """Return `text`, shortened and with "-" in place of special characters.
 
-    A dot would separate a class from its package, and an XML token cannot hold some characters.
+    A dot would separate a class from its package, and some characters are not allowed in an XML
+    token.
     """
     return re.sub(r"[^\w:+@,=-]+", "-", text).strip("-")[:_LONGEST]

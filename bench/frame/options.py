@@ -1,7 +1,7 @@
-"""Options that several commands share: *texts on the command line → checked values*.
+"""Defines the options that several commands share, and checks their values.
 
-Rules: each scenario key has an option of the same name. The value of the option stays a text, and
-only the scenario checks it. So a wrong value gets the same message in a file and in an option.
+Each scenario key has an option with the same name. The option does not check its text, because only
+the scenario checks the value. So a wrong value causes the same message in a file and in an option.
 """
 
 import math
@@ -30,11 +30,13 @@ Values = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The options of one command, with a typed field for each. A command declares a subclass."""
+    """The options of one command. Each command declares a subclass with a typed field for each
+    option.
+    """
 
     @classmethod
     def of(cls, values: Values) -> Self:
-        """Pick these options from all values that click has converted."""
+        """Return the options of this class, taken from all values that click has converted."""
         return cls(**{field.name: values[field.name] for field in fields(cls)})
 
 
@@ -42,7 +44,7 @@ class Decorator(Protocol):
     """A decorator that gives a click command one or more options."""
 
     def __call__(self, command: Command, /) -> Command:
-        """Return the same command with the options."""
+        """Add the options to `command`, and return this command."""
 
 
 PLACE = click.Path(path_type=Path)
@@ -86,9 +88,9 @@ GROUPS: Mapping[str, frozenset[str]] = {
 
 
 class Grouped(cloup.Command):
-    """A command whose help shows its own options first.
+    """A click command with grouped options. Its help shows the command's own options first.
 
-    After its own options, the help shows the options that all commands share, grouped by subject.
+    The help then shows the options that several commands share, grouped by subject.
     """
 
     def __init__(
@@ -104,7 +106,7 @@ class Grouped(cloup.Command):
 
 
 def ending(*examples: str, note: str = "") -> str:
-    """Return the end of a command's help: its examples, then a note.
+    """Return the end of a command's help text, which has the examples and then a note.
 
     A test parses every example.
     """
@@ -113,15 +115,15 @@ def ending(*examples: str, note: str = "") -> str:
 
 
 class FiniteRange(click.FloatRange):
-    """click.FloatRange that also refuses infinity and nan.
+    """An option type like click.FloatRange, which also refuses infinity and nan.
 
-    A comparison with the bounds alone would not refuse nan.
+    click only compares a value with the bounds, and this comparison does not refuse nan.
     """
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> float:
-        """Return the number. A wrong text is a usage error of click."""
+        """Return the number. If the text is wrong, raise a usage error of click."""
         number = float(super().convert(value, param, ctx))
         if not math.isfinite(number):
             self.fail(f"{value!r} is not a number", param, ctx)
@@ -129,9 +131,9 @@ class FiniteRange(click.FloatRange):
 
 
 class Read(click.ParamType[object]):
-    """A value that the function `read` makes of a text.
+    """An option type that converts a text with the function `read`.
 
-    `read` raises ValueError for a wrong text. This error provides the message to the user.
+    `read` raises ValueError for a wrong text. The user sees the message of this ValueError.
     """
 
     def __init__(self, name: str, read: Callable[[str], object]) -> None:
@@ -141,7 +143,7 @@ class Read(click.ParamType[object]):
     def convert(
         self, value: object, param: click.Parameter | None, ctx: click.Context | None
     ) -> object:
-        """Return the value. A wrong text is a usage error of click."""
+        """Return the value. If the text is wrong, raise a usage error of click."""
         try:
             return self._read(value) if isinstance(value, str) else value
         except ValueError as error:
@@ -149,7 +151,9 @@ class Read(click.ParamType[object]):
 
 
 def budget_s(text: str) -> float:
-    """Read a duration that limits some work. Return it in s. Raises ValueError."""
+    """Return the duration in `text` in seconds. The duration limits some work, so it must not be 0.
+    Raises ValueError.
+    """
     if not (ms := parse_duration(text)):
         raise ValueError("the duration is 0; give a longer one")
     return ms / 1000
@@ -159,7 +163,7 @@ BUDGET = Read("DURATION", budget_s)
 
 
 class Offered(click.types.StringParamType):
-    """A text for which the Tab key offers `words`."""
+    """An option type for a text. The Tab key offers `words` as completions."""
 
     def __init__(self, words: Callable[[], Iterable[str]]) -> None:
         self._words = words
@@ -190,7 +194,7 @@ KEY = Offered(lambda: [key.name for key in KEYS])
 
 
 def together(*several: Decorator) -> Decorator:
-    """Give a click command all of these options, in this order."""
+    """Return a decorator that adds the options of all these decorators, in this order."""
 
     def decorate(command: Command, /) -> Command:
         for option in reversed(several):
@@ -215,9 +219,10 @@ file_options = together(
 
 
 def result_options(kind: str, shown: str = "tables") -> Decorator:
-    """Give a click command --out, --markdown, --junit, --json and --quiet.
+    """Return a decorator that adds --out, --markdown, --junit, --json and --quiet to a click
+    command.
 
-    `shown`: a word for the output that the command usually prints.
+    `shown` is the word for the output of the command in the help text of --quiet.
     """
     return together(
         click.option(
@@ -235,9 +240,10 @@ def result_options(kind: str, shown: str = "tables") -> Decorator:
 
 
 def run_options(kind: str) -> Decorator:
-    """Give a click command the options of a run that are not scenario keys.
+    """Return a decorator that adds the options of a run to a click command, except the scenario
+    keys.
 
-    `result_options` are among them.
+    These options include the options of `result_options`.
     """
     return together(
         server_option,
@@ -258,10 +264,11 @@ def run_options(kind: str) -> Decorator:
 def scenario_options(
     *without: str, refused: Collection[str] = (), usual: Mapping[str, str] | None = None
 ) -> Decorator:
-    """Give a click command one option per scenario key.
+    """Return a decorator that adds one option for each scenario key to a click command.
 
-    `without`: keys that the command accepts in another way. `refused`: keys whose options the help
-    does not show, because the command refuses them. `usual`: the command's own defaults, in words.
+    The keys in `without` get no option, because the command accepts them in another way. The help
+    does not show the options of the keys in `refused`, because the command refuses these keys.
+    `usual` maps a key to the text of the command's own default.
     """
     keys = (key for key in KEYS if key.name not in without)
     return together(
@@ -270,9 +277,10 @@ def scenario_options(
 
 
 def given_options(values: Values, *, quiet: bool = False) -> dict[str, object]:
-    """Return the values that the user wrote on the command line, by scenario key.
+    """Return the values that the user wrote on the command line, as a mapping from scenario keys to
+    values.
 
-    The targets of the environment are added if no option names servers.
+    If no option names servers, the result also has the targets from the environment.
     """
     options = {key.name: values.get(_parameter(key)) for key in KEYS}
     settings = {name: value for name, value in options.items() if value is not None and value != ()}
@@ -282,10 +290,11 @@ def given_options(values: Values, *, quiet: bool = False) -> dict[str, object]:
 
 
 def environment_targets(*, quiet: bool) -> list[str]:
-    """Return the targets in the environment variables. A line on stderr names the variable.
+    """Return the targets in the environment variables. Unless `quiet` is true, a line on stderr
+    names the variable.
 
-    A command uses these targets if it has no --target and no option for servers of its own. Raises
-    UsageError.
+    A command uses these targets if the user gives no --target and no option for servers that
+    lockbench starts. Raises UsageError.
     """
     urls, variable = targets_of(os.environ)
     if urls and not quiet:
@@ -296,7 +305,8 @@ def environment_targets(*, quiet: bool) -> list[str]:
 
 
 def scenario_of(path: Path | None, values: Values, *, quiet: bool = False) -> Scenario:
-    """Load the scenario of `path`. Options on the command line override the file.
+    """Load the scenario from the file `path`. Options on the command line override the values in
+    the file.
 
     Raises UsageError.
     """
@@ -314,7 +324,7 @@ def scenario_of(path: Path | None, values: Values, *, quiet: bool = False) -> Sc
 
 
 def swept(option: str, texts: Sequence[str], refused: Collection[str] = ()) -> list[dict[str, str]]:
-    """Return every combination of the swept values. Each of the `texts` is like KEY=A,B.
+    """Return every combination of the swept values. Each text in `texts` has the form KEY=A,B.
 
     Raises UsageError.
     """
@@ -354,7 +364,9 @@ def _option(key: ScenarioKey, usual: str | None, *, hidden: bool) -> Decorator:
 
 
 class ScenarioPlace(click.Path):
-    """A scenario's file, or the name of a built-in scenario. The Tab key offers both."""
+    """An option type for a scenario, which is a file or the name of a built-in scenario. The Tab
+    key offers files and names.
+    """
 
     def __init__(self) -> None:
         super().__init__(path_type=Path)
@@ -362,9 +374,9 @@ class ScenarioPlace(click.Path):
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
-        """Return the completions: files, then built-in scenarios that match.
+        """Return the completions. Files come first, and matching built-in scenarios follow.
 
-        The scenarios come after the files, because bash drops all words before "files".
+        This order is necessary because bash drops all words before "files".
         """
         names = sorted(path.stem for path in READY.glob("*.toml"))
         ready = [CompletionItem(name) for name in names if name.startswith(incomplete)]

@@ -1,4 +1,4 @@
-"""Where an answer and its progress go: *options that all questions share → Outputs*."""
+"""Defines where a command writes its answer and its progress. All questions share these options."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ from typing import Any, Self
 
 @dataclass(frozen=True, slots=True)
 class Outputs:
-    """The destinations of an answer.
+    """The options that say where a command writes its answer.
 
-    `out`: the result's folder (None: make one in results/). `markdown`, `junit`: further files to
-    write. `as_json`: stdout holds the result and nothing else. `quiet`: no progress and no tables.
-    `summary`: the beginning of the line for one of several runs. For a single run it is "".
+    `out` is the folder of the result. If `out` is None, lockbench makes a folder in results/.
+    `markdown` and `junit` are further files to write. If `as_json` is true, stdout holds the result
+    and nothing else. If `quiet` is true, lockbench shows no progress and no tables. `summary` is
+    the beginning of the line that summarizes one of several runs. For a single run, `summary` is
+    "".
     """
 
     out: Path | None = None
@@ -26,6 +28,6 @@ class Outputs:
 
     @classmethod
     def taken_from(cls, values: MutableMapping[str, Any]) -> Self:
-        """Remove these options from a command's `values`, and return them."""
+        """Remove the output options from a command's `values`, and return these options."""
         names = {field.name for field in fields(cls)} & values.keys()
         return cls(**{name: values.pop(name) for name in names})

@@ -1,12 +1,12 @@
-"""Output that survives when its reader ends: *stdout and stderr → the same streams, which drop text
-without a reader*.
+"""Replaces stdout and stderr by streams that drop text if nobody reads it any more.
 
 `lockbench run … | head -1` closes the pipe while lockbench shows the result. A CI job needs the
-exit code, and the exit code must not depend on the reader. So a broken pipe is not an error. The
-descriptor then leads to /dev/null, and the command ends with the exit code of its result.
+exit code, and the exit code must not depend on the reader. So a broken pipe is not an error. If the
+pipe breaks, the descriptor is redirected to /dev/null, and the command ends with the exit code of
+its result.
 
-stderr carries only progress and remarks. If stderr cannot be written at all (a full disk, a closed
-terminal), its text is dropped and the run goes on.
+stderr carries only progress and remarks. If a write to stderr fails for any reason, such as a full
+disk, the text is dropped and the run continues.
 """
 
 import io
@@ -16,9 +16,9 @@ from typing import Any, TextIO, cast
 
 
 class Outlasting(io.FileIO):
-    """A file descriptor whose reader may end at any time.
+    """A raw output stream on a file descriptor. The reader of this descriptor may end at any time.
 
-    `lost`: the errors after which all further text is dropped.
+    If a write raises an error of the type `lost`, the stream drops this text and all further text.
     """
 
     def __init__(self, descriptor: int, lost: type[OSError]) -> None:
@@ -26,7 +26,9 @@ class Outlasting(io.FileIO):
         self._lost = lost
 
     def write(self, data: Any) -> int:
-        """Write `data`, or drop it if there is no reader. Return how many bytes were taken."""
+        """Write `data`, or drop the data if there is no reader. Return the number of written or
+        dropped bytes.
+        """
         try:
             return super().write(data)
         except self._lost:
@@ -37,9 +39,9 @@ class Outlasting(io.FileIO):
 
 
 def outlast_readers() -> None:
-    """Let stdout and stderr of this process survive their readers.
+    """Make stdout and stderr of this process drop text after their readers have ended.
 
-    Streams that other code has installed stay.
+    If other code has replaced one of these streams, the stream is not changed.
     """
     if sys.stdout is sys.__stdout__ and sys.stdout is not None:
         sys.stdout = outlasting(sys.stdout)
@@ -48,9 +50,10 @@ def outlast_readers() -> None:
 
 
 def outlasting(stream: TextIO) -> TextIO:
-    """Return a stream on the descriptor of `stream` that survives its reader.
+    """Return a stream on the same descriptor as `stream`. The new stream drops text after its
+    reader has ended.
 
-    Text in the buffer of `stream` is written first.
+    The function first flushes the buffer of `stream`.
     """
     stream.flush()
     raw = Outlasting(stream.fileno(), OSError if stream is sys.__stderr__ else BrokenPipeError)

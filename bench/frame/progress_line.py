@@ -1,9 +1,10 @@
-"""Lines that show progress: *the progress of a run, or the present step as text → a few lines on
-stderr*.
+"""Shows the progress of a run or of an experiment in a few lines on stderr.
 
-Rules: on a terminal the lines are redrawn in place and never cut off. Without a terminal, a run
-prints a plain line every few seconds. A text such as `schedule: row 3 of 64` belongs to the part
-`schedule`. Without a terminal, each part prints one line. With --quiet no line is printed.
+On a terminal the lines are redrawn in place, and long lines are wrapped. Without a terminal, a run
+prints a plain line every few seconds. An experiment reports its progress as a text such as
+`schedule: row 3 of 64`. The part of this text before the colon, `schedule`, names a part of the
+experiment. Without a terminal, lockbench prints one line for each part. With --quiet it prints no
+line.
 """
 
 import sys
@@ -23,15 +24,16 @@ _GAP = "  "
 
 
 class ProgressLine:
-    """The display of progress. Call it with the present progress.
+    """The display of progress. A caller calls this object with the current progress.
 
-    It is a context manager, because its end must restore the terminal.
+    The object is a context manager, because it must restore the terminal at its end.
     """
 
     def __init__(self, *, quiet: bool = False, stream: TextIO | None = None) -> None:
-        """Make a display on `stream` (None: stderr).
+        """Make a display on `stream`. If `stream` is None, use stderr.
 
-        If `stream` is a terminal, the lines are redrawn. `quiet`: show nothing.
+        If `stream` is a terminal, the lines are redrawn. If `quiet` is true, the display shows
+        nothing.
         """
         self._console = console_on(stream or sys.stderr)
         self._quiet = quiet
@@ -52,10 +54,10 @@ class ProgressLine:
             self._live.stop()
 
     def __call__(self, now: RunProgress | str) -> None:
-        """Show the present state.
+        """Show the current progress.
 
-        Without a terminal, show it only if the phase or part has changed, or if a few seconds have
-        passed.
+        Without a terminal, the progress is shown only if the phase or part has changed, or if a few
+        seconds have passed.
         """
         if self._quiet:
             return
@@ -82,16 +84,16 @@ class ProgressLine:
 
 
 def progress_line(progress: RunProgress) -> str:
-    """Return all items in one line of any length."""
+    """Return all items of the progress in one line of any length."""
     return _GAP.join(item for items in _lines(progress) for item in items)
 
 
 def block(progress: RunProgress, width: int) -> str:
-    """Return all items for a terminal of `width` columns.
+    """Return all items of the progress as lines for a terminal of `width` columns.
 
-    One line has the phase and the time. The next has latencies and outcomes, and the last has the
-    health of the run. An item that fits a line is never split. `width` may be 0, because some
-    terminals report no width.
+    The first line has the phase, the time and the rate. The second line has latencies and outcomes.
+    The third line has the health of the run. If a line is too long, it is wrapped, but never within
+    an item that fits into a line. `width` may be 0, because some terminals report no width.
     """
     whole = (_GAP.join(item.replace(" ", "\u00a0") for item in items) for items in _lines(progress))
     return "\n".join(
@@ -100,7 +102,7 @@ def block(progress: RunProgress, width: int) -> str:
 
 
 def _lines(progress: RunProgress) -> list[list[str]]:
-    """Return the items of each line."""
+    """Return the items of the progress, as a list for each line."""
     if progress.phase == "starting":
         return [["starting users"]]
     outcomes = [
@@ -117,11 +119,11 @@ def _lines(progress: RunProgress) -> list[list[str]]:
 
 
 def _health(progress: RunProgress) -> Iterator[str]:
-    """Yield the items about health.
+    """Yield the items about the health of the run.
 
-    The items are the findings of the live oracle, the present faults, the state of the generator,
-    and the instances with trouble. The oracle reports violations at once. It never reports SAFE
-    before the end.
+    The items show the findings of the live oracle, the current faults, the state of the load
+    generator, and the instances with trouble. The oracle reports violations at once, but never
+    reports SAFE before the end.
     """
     safety = progress.safety
     if safety.violations:

@@ -1,8 +1,8 @@
-"""A question as a value: *options → measurements → the displayed answer*.
+"""Defines a question as a value, and turns it into a command that measures and displays the answer.
 
 Each folder below `bench/experiments` exports its questions in `question.py`, and
-`bench/questions.py` lists them. The program receives this list. Neither the frame nor the report
-names a question.
+`bench/questions.py` lists them. The program receives this list as an argument. So the code of the
+frame and of the report does not contain the name of any question.
 """
 
 from __future__ import annotations
@@ -30,11 +30,12 @@ Stored = TypeVar("Stored", bound="Document")
 class Question(Generic[Stored]):
     """One question that lockbench answers.
 
-    `name`: the name of its command, and the `kind` of its results. `ask`: the function that
-    measures. It receives the `Outputs`, then the options of the command. Click decorators on `ask`
-    define these options, and the docstring of `ask` is the help text. `answer`: returns the object
-    that reads results, judges them again and describes them. Its module is imported only when there
-    is a result. `examples`, `note`: the end of the help text.
+    `name` is the name of the question's command, and also the `kind` of its results. `ask` is the
+    function that measures. The function `ask` receives the `Outputs` and then the options of the
+    command. Click decorators on `ask` define these options, and the docstring of `ask` is the help
+    text. The function `answer` returns an object that reads results, judges them again and
+    describes them. The code that describes results is imported only when `answer` is called.
+    `examples` and `note` form the end of the help text.
     """
 
     name: str
@@ -44,7 +45,7 @@ class Question(Generic[Stored]):
     note: str = ""
 
     def command(self) -> click.Command:
-        """Return the command that asks this question and shows the answer."""
+        """Return the click command that measures the answer to this question and shows it."""
 
         @wraps(self.ask)
         def asked(**values: object) -> int:

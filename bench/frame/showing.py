@@ -1,10 +1,10 @@
-"""The output of a command: *a finished command → a folder, tables or JSON on stdout, further files,
-complaints on stderr*.
+"""Writes the output of a command: the result's folder, tables or JSON on stdout, further files, and
+warnings on stderr.
 
-Rules: if a result could not be stored, it is still shown, even with --quiet, and a complaint
-follows. If a file or folder cannot be written, the command refuses before the work. The folder is
-made only when there is a result to write. In a job of GitHub, the summary is appended to the file
-in GITHUB_STEP_SUMMARY.
+If a result could not be stored, it is still shown, even with --quiet. A warning on stderr follows.
+If a file or folder cannot be written, the command fails before the measurement starts. The folder
+is made only when there is a result to write. In a GitHub job, the summary is appended to the file
+that GITHUB_STEP_SUMMARY names.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ Stored = TypeVar("Stored", bound="Document")
 
 
 def _places(outputs: Outputs) -> list[Path | None]:
-    """Return the files for the Markdown, the JUnit XML and the summary of a CI job.
+    """Return the paths of the Markdown file, the JUnit file and the summary of a CI job.
 
-    A file that is not requested is None.
+    If a file is not requested, its path is None.
     """
     step = os.environ.get("GITHUB_STEP_SUMMARY")
     return [outputs.markdown, outputs.junit, Path(step) if step else None]
 
 
 def require_outputs(outputs: Outputs) -> None:
-    """Raise EnvironmentNotReadyError if one of these files cannot be written."""
+    """Raise EnvironmentNotReadyError if one of the requested files cannot be written."""
     for path in filter(None, _places(outputs)):
         write_text(path, "", "a")
 
@@ -68,7 +68,7 @@ def write_outputs(outputs: Outputs, sheet: Sheet, suite: Suite) -> None:
 
 
 def named(suite: Suite) -> Suite:
-    """Return `suite` with the name of the present command."""
+    """Return `suite` with the name and the mark of the current command."""
     context = click.get_current_context(silent=True)
     name, mark = identity_of(context.params) if context else ("", "")
     return replace(suite, name=name or suite.properties.get("recipe", ""), mark=mark)
@@ -87,7 +87,7 @@ def write_text(path: Path, text: str, mode: str = "w") -> None:
 def show(done: Done[Stored], answer: Answer[Stored], outputs: Outputs) -> int:
     """Show the result, write the files that `outputs` requests, and return the exit code.
 
-    If the user interrupts the function, it still shows the result and then raises
+    If the user presses Ctrl-C meanwhile, the function still shows the result and then raises
     KeyboardInterrupt.
     """
     page = report_beside(done.result, answer, done.path)
@@ -121,7 +121,7 @@ def _print(done: Done[Document], outputs: Outputs, sheet: Sheet) -> None:
 def report_beside(result: Stored, answer: Answer[Stored], stored: Path | None) -> Path | None:
     """Write report.html beside a stored result, and return its path.
 
-    If this fails, print a sentence and return None.
+    If the report cannot be written, print the reason on stderr and return None.
     """
     if stored is None:
         return None
@@ -138,10 +138,10 @@ def report_beside(result: Stored, answer: Answer[Stored], stored: Path | None) -
 
 
 def result_folder(requested: Path | None, command: str, run_id: str) -> tuple[Path, list[Path]]:
-    """Return the path of a new folder, and all folders that must be made for this path.
+    """Return the path of a new folder, and a list of all folders that must be made for this path.
 
     The path is `requested`, or results/<UTC time>-<command>-<run id>. The deepest folder comes
-    first in the list. The function tries to make the folders and removes them again. Raises
+    first in the list. As a test, the function makes the folders and removes them again. Raises
     EnvironmentNotReadyError.
     """
     now = datetime.datetime.now(datetime.UTC)
@@ -158,7 +158,7 @@ def result_folder(requested: Path | None, command: str, run_id: str) -> tuple[Pa
 
 
 def remove_empty(folders: Sequence[Path]) -> None:
-    """Remove these folders, the deepest first. Stop at the first folder that is not empty."""
+    """Remove these folders in the given order. Stop at the first folder that is not empty."""
     with contextlib.suppress(OSError):
         for folder in folders:
             folder.rmdir()
@@ -168,9 +168,9 @@ def remove_empty(folders: Sequence[Path]) -> None:
 
 
 def require_table(path: Path) -> None:
-    """Check the file for `append_line`.
+    """Check that `append_line` will be able to write to the file.
 
-    Raises UsageError if the file begins with the columns of another table. Raises
+    Raises UsageError if the first line of the file has the columns of another table. Raises
     EnvironmentNotReadyError if the file cannot be written.
     """
     with (
@@ -188,8 +188,9 @@ def require_table(path: Path) -> None:
 def append_line(path: Path, run: RunResult) -> None:
     """Append a line for `run` to the CSV file, in the order of its columns.
 
-    An empty file first gets a line with the columns. The columns are some facts, the usual figures
-    and the keys of the scenario. An unknown value is empty. Raises EnvironmentNotReadyError.
+    If the file is empty, a line with the names of the columns is written first. The columns are
+    some facts about the run, the most common figures, and the keys of the scenario. If a value is
+    unknown, its cell is empty. Raises EnvironmentNotReadyError.
     """
     from bench.gates.threshold import shown_at
     from bench.measure.section import builtins_of, leaves

@@ -1,1 +1,3 @@
-"""Judges measurements by thresholds and verdicts. See README.md of this folder."""
+"""This package judges measurements by thresholds, and gives verdicts. See README.md of this
+folder.
+"""

@@ -1,15 +1,16 @@
-"""The verdict of one run: *its sections, early endings, limits → one word and its reasons*.
+"""Derives the verdict on one run from its sections, from parts that ended early, and from the
+user's limits.
 
-Rules
-- `judge_result` judges new runs and stored runs in the same way. The verdict word in a stored run
-  is never trusted. It is only compared with the answer of `judge_result`.
-- The figures of an invalid run do not count. Only its violations are judged, because they are
+The rules of the verdict are:
+- `judge_result` judges new runs and stored runs in the same way. It ignores the verdict word in a
+  stored run. Other code only compares this word with the new verdict.
+- If a run is invalid, its figures do not count. Only its violations count, because violations are
   certain.
 - A run is invalid if the recipe raised exceptions too often. An operation that raised has no
   figures, so all figures cover only a part of the operations.
 - If there is no reason for another verdict, the safety word UNKNOWN or NOT TESTED becomes the
-  verdict. These words are never green.
-- If Ctrl-C cut a run, the run never gets a good verdict.
+  verdict. Neither word counts as a success.
+- If Ctrl-C interrupted a run, the run never gets a good verdict.
 """
 
 from collections.abc import Sequence
@@ -28,7 +29,8 @@ _OF_SAFETY = {word.text: word for word in (words.SAFE, words.NOT_TESTED, words.U
 
 
 def judge_result(result: RunResult) -> Verdict:
-    """Return the verdict that follows from the sections of `result`. The stored verdict is ignored.
+    """Return the verdict that follows from the sections of `result`. The function ignores the
+    stored verdict.
 
     Raises UsageError if a limit names a figure that this version does not know.
     """
@@ -39,7 +41,7 @@ def judge_result(result: RunResult) -> Verdict:
 def earned(result: RunResult) -> RunResult:
     """Return `result` with the verdict and the judged limits that follow from its other sections.
 
-    Raises UsageError for the reasons of `judge_result`.
+    Raises UsageError if a limit names a figure that this version does not know.
     """
     limits = tuple(judge_limits(result, breaks_of(result)))
     return replace(result, thresholds=limits, verdict=judge_result(result))
@@ -50,8 +52,8 @@ def judge_limits(
 ) -> list[JudgedThreshold]:
     """Judge every limit on these figures.
 
-    If `limits` is None, judge the limits of the stored result. Raises UsageError for the reasons of
-    `judge_result`.
+    If `limits` is None, judge the limits that the stored result names. Raises UsageError if a limit
+    names a figure that this version does not know.
     """
     if limits is None:
         limits = [entry.expression for entry in getattr(figures, "thresholds", ())]
@@ -62,7 +64,8 @@ def judge_limits(
 def breaks_of(result: RunResult) -> tuple[str, ...]:
     """Return sentences about parts of the run that ended early or did not take place.
 
-    The run's limits may add further reasons why no figure counts.
+    The section `limits` of the result adds further reasons why no figure counts, such as a CPU
+    quota that stopped the run at times.
     """
     return tuple(dict.fromkeys((*result.breaks, *result.limits.invalidities())))
 
@@ -74,9 +77,10 @@ def judge_run(
     *,
     interrupted: bool = False,
 ) -> Verdict:
-    """Return the verdict of a run.
+    """Return the verdict on a run.
 
-    `deaths`: sentences about workers that ended early. `interrupted`: whether Ctrl-C cut the run.
+    `deaths` holds sentences about parts of the run that ended early. `interrupted` is true if
+    Ctrl-C interrupted the run.
     """
     safety = measured.safety
     invalid = invalidities(measured, deaths)
@@ -110,9 +114,9 @@ def judge_run(
 
 
 def invalidities(measured: Figures, deaths: Sequence[str]) -> list[str]:
-    """Return the reasons why no figure of this run counts, or nothing if the figures count.
+    """Return the reasons why no figure of this run counts. The list is empty if the figures count.
 
-    `deaths`: sentences about workers that ended early.
+    `deaths` holds sentences about parts of the run that ended early.
     """
     generator = measured.generator
     claim = (
@@ -124,10 +128,10 @@ def invalidities(measured: Figures, deaths: Sequence[str]) -> list[str]:
 
 
 def _raised(exceptions: Exceptions) -> list[str]:
-    """Return one sentence if the recipe raised exceptions too often.
+    """Return one sentence if the recipe raised exceptions too often, or an empty list.
 
-    An acquire that raised leaves no record, and its caller pauses. So the latencies, the shares and
-    the load are all wrong.
+    If an acquire raised an exception, the run has no record of this acquire, and its caller paused.
+    So too many exceptions make the latencies, the shares and the load wrong.
     """
     raised = exceptions.raised
     operations = exceptions.operations
@@ -144,7 +148,7 @@ def _raised(exceptions: Exceptions) -> list[str]:
 def _evictions(measured: Figures) -> list[str]:
     """Return sentences about instances that evicted keys during the run.
 
-    An eviction can give a lock two holders.
+    If a server evicts the key of a lock, the lock can get two holders.
     """
     if not isinstance(measured, RunResult):
         return []
@@ -157,10 +161,11 @@ def _evictions(measured: Figures) -> list[str]:
 
 
 def _nothing_granted(measured: Figures) -> list[str]:
-    """Return a sentence if no acquire of the window got a lease.
+    """Return one sentence if no acquire that was due in the measured window got a lease, or an
+    empty list.
 
-    Outcomes count acquires that were due in the window, and the rate counts grants in the window.
-    After a long queue the two counts differ.
+    The outcomes count the acquires that were due in the window. The rate counts the grants that
+    happened in the window. After a long queue these two counts differ.
     """
     if measured.outcomes.acquired:
         return []

@@ -1,13 +1,13 @@
-"""One limit on one figure: *`acquire.p99 < 5ms` and a result → pass, fail or inconclusive, with
-value and margin*.
+"""Reads a limit on one figure, such as `acquire.p99 < 5ms`, and judges it. A limit passes, fails or
+is inconclusive.
 
-Rules, in addition to the README's rules ("Which side is judged")
-- The name of a figure is its path in `Measured`, so no figure is missing or invented. `latency_s.`
-  may be left out, p99.9 means p999, and a field may define a shorter name.
-- If a rate was not sustained, its latency is the latency of a growing queue. Such a latency can
-  fail a limit, but it cannot pass a limit.
-- The generator's verdict VALID is based on the p99. If the timer was too late at the percentile of
-  the limit, the limit is in doubt.
+These rules apply in addition to the section "Which side is judged" of the README:
+- The name of a figure is its path in `Measured`, so every figure has a name. The user may leave out
+  `latency_s.` and may write p99.9 for p999. A field may define a shorter name.
+- If the offered rate was not sustained, the measured latency is the latency of a growing queue. A
+  limit on such a latency can fail but cannot pass.
+- The verdict VALID on the load generator depends only on the p99 of its lateness. A limit may use
+  another percentile. If the timer was too late at this percentile, the limit is inconclusive.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -40,7 +40,8 @@ Metric = Field
 def find_metric(name: str) -> Metric:
     """Return the metric called `name`.
 
-    Raises UsageError, which suggests the most similar metric or names some metrics.
+    Raises UsageError if there is no such metric. The message suggests the most similar metric or
+    names some metrics.
     """
     by_name = {metric.name: metric for metric in metrics().values()}
     written = name.replace("p99.99", "p9999").replace("p99.9", "p999").removeprefix("latency_s.")
@@ -58,10 +59,10 @@ def find_metric(name: str) -> Metric:
 
 @cache
 def metrics(kind: type[Section] = Measured) -> Mapping[str, Metric]:
-    """Return every metric of a section by its full path.
+    """Return every metric of a section, as a mapping from full paths to metrics.
 
-    The metrics are all numbers of the section and of the sections in it, except the duration and
-    the figures over time.
+    Every number in the section and in its inner sections is a metric. The duration and the figures
+    over time are not metrics.
     """
     by_path = {}
     for field in fields_in(kind):
@@ -76,12 +77,16 @@ def metrics(kind: type[Section] = Measured) -> Mapping[str, Metric]:
 
 
 def shown_at(*places: str, kind: type[Section] = Measured) -> list[Metric]:
-    """Return the metrics that are shown at one of these places."""
+    """Return the metrics that lockbench shows in one of these places, such as "several" (a
+    comparison of several runs).
+    """
     return [metric for metric in metrics(kind).values() if set(places) & set(metric.shown)]
 
 
 def finite(value: float | None) -> float | None:
-    """Return the value for use in a ratio. `FOREVER_S` replaces infinity."""
+    """Return the value, or `FOREVER_S` if the value is infinite, so that a caller can compute a
+    ratio.
+    """
     return FOREVER_S if value == inf else value
 
 
@@ -106,7 +111,7 @@ _EXAMPLES = {"s": "5ms", "us": "30us", "per_s": "2000/s", "ratio": "99.9%"}
 class Threshold:
     """A limit on a metric.
 
-    `expression`: the text that the user wrote. `limit`: the limit in the unit of the metric.
+    `expression` is the text that the user wrote. `limit` is a number in the unit of the metric.
     """
 
     expression: str
@@ -117,7 +122,8 @@ class Threshold:
     def judge(self, result: Figures, void: Sequence[str] = ()) -> JudgedThreshold:
         """Judge the limit on this result.
 
-        `void`: the reasons why no figure of the run counts. It is empty if the figures count.
+        `void` holds the reasons why no figure of the run counts. If the figures count, `void` is
+        empty.
         """
         value = self.metric.value(result)
         holds = value is not None and OPERATORS[self.operator](value, self.limit)
@@ -152,13 +158,16 @@ class Threshold:
         )
 
     def _room(self, value: float) -> float:
-        """Return the distance from the value to the limit. The distance is negative if the value is
-        beyond the limit."""
+        """Return the distance between the value and the limit. The distance is negative if the
+        value is beyond the limit.
+        """
         room = self.limit - value
         return {"<": room, ">": -room, "!": abs(room), "=": -abs(room)}[self.operator[0]]
 
     def _doubt(self, result: Figures, value: float | None, *, holds: bool) -> str:
-        """Return why `result` cannot decide the limit, or "" if it can."""
+        """Return the reason why `result` cannot decide the limit. Return "" if `result` decides the
+        limit.
+        """
         section = self.metric.path[0]
         figure = self.metric.path[-1]
         safety = result.safety
@@ -187,8 +196,9 @@ class Threshold:
 
 
 def _samples(metric: Metric, result: Figures) -> int:
-    """Return how many samples a figure's distribution has. Return 0 for a figure without a
-    distribution."""
+    """Return the number of samples in a figure's distribution. Return 0 if the figure has no
+    distribution.
+    """
     if metric.path[0] != "latency_s":
         return 0
     section: Latency | AllAcquires = result.latency_s.value_of(metric.path[1])
@@ -196,14 +206,16 @@ def _samples(metric: Metric, result: Figures) -> int:
 
 
 def sentence(entry: JudgedThreshold) -> str:
-    """Return the sentence that a broken limit adds to the reasons of a verdict."""
+    """Return a sentence about a failed or inconclusive limit. The sentence becomes a reason of the
+    verdict.
+    """
     if entry.status == "inconclusive":
         return f"{entry.expression}: {entry.reason}"
     return f"{entry.expression} does not hold" + (f" ({entry.reason})" if entry.reason else "")
 
 
 def value_of(entry: JudgedThreshold) -> float:
-    """Return the value with which a decided limit was compared. The value may be inf."""
+    """Return the measured value that was compared with the limit. The value may be infinite."""
     return inf if entry.infinite or entry.value is None else entry.value
 
 
@@ -214,7 +226,7 @@ def _failed_share(result: Figures) -> str:
 def read_threshold(text: str) -> Threshold:
     """Return the threshold that `text` describes.
 
-    Raises UsageError for a wrong form, metric or unit.
+    Raises UsageError if the text has a wrong form, an unknown metric or a wrong unit.
     """
     try:
         expression = parse_threshold(text)
@@ -247,9 +259,9 @@ def read_threshold(text: str) -> Threshold:
 
 
 def read_thresholds(texts: Iterable[str]) -> tuple[Threshold, ...]:
-    """Return each threshold once, in the order of `texts`.
+    """Return the thresholds that `texts` describe, in the same order and without repetitions.
 
-    Raises UsageError for the reasons of `read_threshold`.
+    Raises UsageError if a text has a wrong form, an unknown metric or a wrong unit.
     """
     return tuple(dict.fromkeys(map(read_threshold, texts)))
 
@@ -267,9 +279,10 @@ _OF_LOAD = (
 
 
 def _gap_doubt(threshold: Threshold, result: Figures) -> str:
-    """Return why the generator alone may have broken this limit, or "".
+    """Return the reason why the load generator may be the only cause of a failed limit, or "".
 
-    The limit must be broken. The reason is that acquires touched a gap of a load process.
+    The function may be called only for a limit that the measured value breaks. The reason is that a
+    load process was away for some time, and that this gap affected acquires.
     """
     generator = result.generator
     path = threshold.metric.path
@@ -290,14 +303,15 @@ def _gap_doubt(threshold: Threshold, result: Figures) -> str:
 def beyond_for_certain(threshold: Threshold, result: Figures) -> bool:
     """Return whether a percentile is certainly beyond its limit.
 
-    The percentile must be beyond the limit under two assumptions in the lock's favour. First, no
-    operation that touched a gap of the generator counts. Second, every other operation was shorter
-    by the delay that the generator may have added.
+    The function makes two assumptions in favour of the lock. First, it ignores every operation that
+    a gap of the load generator affected. Second, it assumes that every other operation was shorter
+    by the delay that the generator may have added. The percentile is certainly beyond its limit if
+    it is beyond the limit even under these assumptions.
 
-    For a delay d, compute the share of operations beyond limit + d. Subtract the share of
-    operations that the generator delayed by more than d. If the difference is too large for the
-    percentile, the answer is yes. One such d suffices. The candidates for d include the largest
-    lateness of the run.
+    For a delay d, the function computes the share of operations that took longer than limit + d. It
+    subtracts the share of operations that the generator delayed by more than d. If this difference
+    is larger than the percentile allows, for at least one d, the result is True. The largest
+    lateness of the run is one of the tested values of d.
     """
     path = threshold.metric.path
     generator = result.generator
@@ -331,7 +345,7 @@ def beyond_for_certain(threshold: Threshold, result: Figures) -> bool:
 def _possible_delays(delays: Sequence[Histogram]) -> list[int]:
     """Return the candidates (ns) for the delay that the generator added.
 
-    They are 0, the largest delay, and the quantiles of the delays in steps of 5 %.
+    The candidates are 0, the largest delay, and the quantiles of the delays in steps of 5 %.
     """
     delays_ns = {0}
     for delay in delays:
@@ -342,10 +356,11 @@ def _possible_delays(delays: Sequence[Histogram]) -> list[int]:
 
 
 def _one_sided_doubt(metric: Metric, operator: str, result: Figures, *, holds: bool) -> str:
-    """Return why the generator's delay leaves a limit on `metric` undecided.
+    """Return the reason why a limit on `metric` is inconclusive because of the load generator's
+    delay.
 
-    `holds`: whether the measured figure is within the limit. Return "" if the limit is decided or
-    if the delay is small.
+    `holds` is true if the measured figure is within the limit. Return "" if the delay does not
+    matter for the limit or is small.
     """
     figure = metric.path[-1]
     value = metric.value(result)
