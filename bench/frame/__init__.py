@@ -97,7 +97,7 @@ def _leave_interrupted() -> NoReturn:
 def _drop_output() -> None:
     """Redirect stdout to /dev/null, because lockbench cannot write to stdout any more.
 
-    Without this, the interpreter would fail when it flushes stdout at its end.
+    Without this redirection, the interpreter would fail when it flushes stdout at its end.
     """
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
@@ -105,7 +105,7 @@ def _drop_output() -> None:
 def _save_traceback(error: Exception) -> str:
     """Write a traceback without secrets to a new file (mode 0600).
 
-    Return a text that says where the file is, or that it could not be saved.
+    Return a text that says where the file is. If the file could not be saved, the text says so.
     """
     import tempfile
     import traceback

@@ -3,8 +3,8 @@ an order, and runs the order.
 
 Wrong options are refused before any work starts. Progress is shown on stderr, and the tables are
 printed on stdout. With --json, stdout holds the result and nothing else. An interrupted experiment
-with a journal continues if the user repeats the command with the same options and names the
-experiment's folder in --out.
+with a journal can continue. For this, the user repeats the command with the same options and names
+the experiment's folder in --out.
 """
 
 from __future__ import annotations

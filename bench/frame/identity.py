@@ -15,8 +15,8 @@ _LONGEST = 80
 def identity_of(parameters: Mapping[str, object]) -> tuple[str, str]:
     """Return the name and the mark of a command with these parameters.
 
-    The name comes from --name, the scenario's name, the compared values or the recipes. The first
-    of these that exists is used. The mark is the name of the folder in --out. If the user gives
+    The name comes from the first existing source in this order: --name, the scenario's name, the
+    compared values, the recipes. The mark is the name of the folder in --out. If the user gives
     --name, or if the mark equals the name, the mark is "". A missing name is "", too.
     """
     own_name = str(parameters.get("name") or "")

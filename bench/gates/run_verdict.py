@@ -128,7 +128,8 @@ def invalidities(measured: Figures, deaths: Sequence[str]) -> list[str]:
 
 
 def _raised(exceptions: Exceptions) -> list[str]:
-    """Return one sentence if the recipe raised exceptions too often, or an empty list.
+    """Return a list with one sentence if the recipe raised exceptions too often. Otherwise the list
+    is empty.
 
     If an acquire raised an exception, the run has no record of this acquire, and its caller paused.
     So too many exceptions make the latencies, the shares and the load wrong.
@@ -161,8 +162,8 @@ def _evictions(measured: Figures) -> list[str]:
 
 
 def _nothing_granted(measured: Figures) -> list[str]:
-    """Return one sentence if no acquire that was due in the measured window got a lease, or an
-    empty list.
+    """Return a list with one sentence if no acquire that was due in the measured window got a
+    lease. Otherwise the list is empty.
 
     The outcomes count the acquires that were due in the window. The rate counts the grants that
     happened in the window. After a long queue these two counts differ.

@@ -3,8 +3,8 @@
 Each row shows one step. A step is a command, a grant, or a deviation from the usual course. If
 several instances get a command at the same time, one row shows all their answers. If a client sends
 a batch, the row shows the number of commands. The diagram omits a clean-up that found no key to
-delete. In the text of a step, a value appears as the name of the client that wrote it. Times are in
-ms since the start.
+delete. The text of a step shows a value as the name of the client that wrote the value. Times are
+in ms since the start.
 """
 
 from collections import Counter
@@ -122,8 +122,8 @@ def _together(events: Sequence[Event], first: int) -> Iterator[tuple[int, Event]
 def _found_nothing(calls: Sequence[Event]) -> bool:
     """Return whether the diagram omits these calls, because they changed no key.
 
-    The diagram omits three kinds of calls: a clean-up that found no key, the loading of a script,
-    and the call of a script that the server did not know yet.
+    The diagram omits three kinds of calls. They are a clean-up that found no key, the loading of a
+    script, and the call of a script that the server did not know yet.
     """
     replies = b"".join(event[6] for event in calls)
     words = calls[0][5][:2]

@@ -1,9 +1,9 @@
 """Runs lockcore's engine as a client of the simulated servers.
 
-The client executes the engine's own steps for acquire, extend and release. It takes the place of
-lockcore's sockets and event loop, but in virtual time. The client sends a batch in the next pass of
-the simulated event loop. It calls the engine's `tick` at the time that the engine requests. The
-engine also decides when the client repairs a broken connection.
+The client executes the engine's own steps for acquire, extend and release. The client takes the
+place of lockcore's sockets and event loop, but in virtual time. The client sends a batch in the
+next pass of the simulated event loop. The client calls the engine's `tick` at the time that the
+engine requests. The engine also decides when the client repairs a broken connection.
 """
 
 from collections.abc import Generator, Sequence

@@ -1,12 +1,12 @@
 """Explores recipes with several processes, judges the broken rules, and stores the result.
 
 The search processes receive blocks of schedules in the order of the schedules' numbers. The search
-ends after the first blocks with enough broken schedules. So the same seed finds the same schedule
-with any number of processes. If no rule is broken, a time budget affects only how many schedules
-are played. If a schedule broke a recipe and can be forced on real servers, the exploration plays
-this schedule again on servers that lockbench starts. This replay does not change the verdict. If a
-search process ends or hangs, the exploration keeps the results so far. The verdict on this recipe
-is then "not known", and the next recipe gets new processes.
+ends as soon as the answers so far contain enough schedules that broke a rule. So the same seed
+finds the same schedule with any number of processes. If no rule is broken, a time budget affects
+only how many schedules are played. If a schedule broke a recipe and can be forced on real servers,
+the exploration plays this schedule again on servers that lockbench starts. This replay does not
+change the verdict. If a search process ends or hangs, the exploration keeps the results so far. The
+verdict on this recipe is then "not known", and the next recipe gets new processes.
 """
 
 import sys
@@ -181,8 +181,8 @@ def row_of(
     """Return the judged row of a recipe. `cut` is the reason why the search ended early, or "".
 
     If no schedule broke a rule, the verdict on the recipe can be good only under two conditions.
-    The search must have played all requested schedules. Enough of these schedules must have
-    requested a lock that another client held.
+    The search must have played all requested schedules. In enough of the schedules, a client must
+    have requested a lock that another client held.
     """
     # If a part of the recipe ran in real time, this part may keep the recipe safe. So no broken
     # rule counts.

@@ -8,7 +8,7 @@ lease, the client holds the lock until this end. A command that extends the leas
 lease.
 
 A step names neither the caller nor the resource. So a schedule with several callers in a client, or
-with several resources, has no picture. The bars in its picture would be guesses.
+with several resources, has no picture. The bars in a picture of such a schedule would be guesses.
 """
 
 import math

@@ -2,8 +2,9 @@
 the bytes of the replies.
 
 A connection keeps the order of bytes in each direction. A broken connection may still deliver bytes
-that were on the way to the server. The broken connection delivers nothing more when the client's
-next connection sends CLIENT KILL for it. A real kernel may behave in the same way after a reset.
+that were on the way to the server. If the client's next connection sends CLIENT KILL for the broken
+connection, the broken connection delivers nothing more. A real kernel may behave in the same way
+after a reset.
 """
 
 from collections import deque

@@ -53,7 +53,8 @@ class Outside:
         """Store the description of a part that the recipe started. Only the first description is
         stored.
 
-        If a simulated thread calls this function, the function refuses the part by OutsideError.
+        If a simulated thread calls this function, the function raises OutsideError to refuse the
+        part.
         """
         cls.first = cls.first or f"the recipe started {what}, which does not run in virtual time"
         if isinstance(getcurrent(), Actor):

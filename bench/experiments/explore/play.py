@@ -1,7 +1,7 @@
 """Plays one schedule, and returns the observations and the first broken rule.
 
-One rule applies to every recipe. No two leases of a resource may be valid at the same time. Four
-more rules apply to lockcore. A lease must be granted before its end, and a quorum of instances must
+One rule applies to every recipe. No two leases of a resource may be valid at the same time. Further
+rules apply to lockcore. A lease must be granted before its end, and a quorum of instances must
 really have granted it. A lease must be extended before its end. The outcome of a denied acquire
 must follow from its votes. After the last operation no key may be left.
 """
@@ -61,8 +61,8 @@ class Played:
     """The result of one play of a schedule.
 
     `broken` is the broken rule, or "". `raised` is the exception that ended a client's program, or
-    "". `seen` holds the observations. `passed` maps each place that the play passed, in order, to
-    its time (ns).
+    "". `seen` holds the observations. `passed` maps each passed place to the time (ns) of the
+    visit, in the order of the visits.
     """
 
     broken: str = ""

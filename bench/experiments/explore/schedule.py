@@ -10,8 +10,8 @@ There are three searches. The *random* search makes a change at each place with 
 which differs between schedules (as in swarm testing). The search *by priorities* (PCT) pauses
 clients at a few places, which it draws uniformly. If a fault needs d ordered steps, this search
 finds the fault with a probability of at least 1/(n·kᵈ⁻¹). The *exhaustive* search plays every set
-of changes, up to a maximum number of changes. It adds a change only after the last change of a
-schedule. So the exhaustive search plays each set only once.
+of changes, up to a maximum number of changes. The exhaustive search adds a change only after the
+last change of a schedule. So it plays each set only once.
 
 Sources: Burckhardt et al., "A Randomized Scheduler with Probabilistic Guarantees of Finding Bugs",
 ASPLOS 2010. Groce et al., "Swarm Testing", ISSTA 2012. Emmi, Qadeer and Rakamarić, "Delay-Bounded
@@ -160,7 +160,7 @@ def by_priorities(
 
 
 def one_more(schedule: Schedule, passed: Mapping[Place, int]) -> Iterator[Schedule]:
-    """Yield every schedule that has one more change, after the last change of `schedule`.
+    """Yield every schedule that adds one change after the last change of `schedule`.
 
     `passed` holds the places in the order in which the play of `schedule` passed them.
     """
@@ -176,7 +176,7 @@ def simpler(schedule: Schedule, later: Iterable[Schedule]) -> Iterator[Schedule]
     """Yield simpler schedules.
 
     A simpler schedule lacks one change, client, round or caller, or it has shorter times. `later`
-    holds schedules in which a client begins later, and these schedules are yielded, too.
+    holds schedules in which a client begins later. The function yields these schedules, too.
     """
     setting = schedule.setting
     changes = schedule.changes
@@ -226,7 +226,8 @@ def begun_later(
 ) -> Schedule:
     """Return the schedule in which `client` begins at `begin_ms`.
 
-    `skipped` maps (where, who) to the number of visits that the later begin omits.
+    `skipped` maps (where, who) to the number of visits that are omitted because the client begins
+    later.
     """
     begins_ms = schedule.setting.begins_ms
     moved = (*begins_ms[:client], begin_ms, *begins_ms[client + 1 :])
@@ -239,8 +240,8 @@ def begun_later(
 
 
 def _without(schedule: Schedule, gone: int) -> Schedule:
-    """Return the schedule without the client `gone`. Each client with a higher number gets the next
-    lower number.
+    """Return the schedule without the client `gone`. The numbers of all later clients decrease by
+    one.
     """
     moved = {
         (

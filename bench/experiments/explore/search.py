@@ -3,9 +3,9 @@
 Schedule `n` of a seed is the same on every machine and in every process. So several processes can
 share a search. Schedule 0 is the usual course. The later schedules are random (odd numbers) or by
 priorities (even numbers). If a schedule breaks a rule, the search makes this schedule smaller until
-no simpler schedule breaks the same rule. A schedule with fewer steps is smaller. If the numbers of
-steps are equal, the number of changes decides, then the number of clients and requests, and then
-the duration of the changes.
+no simpler schedule breaks the same rule. A schedule with fewer steps is smaller. If two schedules
+have the same number of steps, the schedule with fewer changes is smaller. The next criteria are the
+number of clients and requests, and then the duration of the changes.
 
 The experiment starts a search process by the name of this module (bench.topology.child). The
 process switches to virtual time before it imports a recipe. A search process also replays a broken
@@ -119,11 +119,11 @@ _USUAL: dict[str, Played] = {}
 def every(
     schedule: Schedule, most: int, first: int = 0, step: int = 1
 ) -> Iterator[tuple[Schedule, Played]]:
-    """Play `schedule`, and play each schedule that has up to `most` changes more than `schedule`.
+    """Play `schedule`, and play each schedule with up to `most` additional changes.
 
     Each schedule is played once. A schedule that breaks a rule gets no further changes. To share
     the work between processes, the function plays only every `step`-th branch and starts with
-    branch `first`. It yields `schedule` itself only if `first` is 0.
+    branch `first`. The function yields `schedule` itself only if `first` is 0.
     """
     played = play(schedule.setting, schedule.changes.get)
     if first == 0:
@@ -282,9 +282,10 @@ def _cost(schedule: Schedule, steps: list[Step]) -> tuple[int, int, int, int]:
 class SearchOrder(Struct):
     """An order to play `count` schedules of `seed`, starting with schedule number `first`.
 
-    If `most` is a number, the process plays all schedules with at most `most` changes instead. It
-    then plays only every `count`-th branch and starts with branch `first`. If `again` is a
-    schedule, the process only replays this schedule on the empty real servers at `ports`.
+    If `most` is a number, the process plays all schedules with at most `most` changes instead. In
+    this case, the process plays only every `count`-th branch and starts with branch `first`. If
+    `again` is a schedule, the process only replays this schedule on the empty real servers at
+    `ports`.
     """
 
     recipe: str
@@ -337,8 +338,8 @@ def _replayed(schedule: Schedule, ports: Sequence[int]) -> Hunt:
     began_ns = list[int]()
 
     def until(now_ns: int) -> None:
-        """Wait until the real clock reaches the simulated time `now_ns`. Times before START_NS need
-        no wait.
+        """Wait until the real clock reaches the simulated time `now_ns`. The function does not wait
+        for a time before START_NS.
         """
         if now_ns >= START_NS:
             began_ns.append(time.monotonic_ns() - now_ns)

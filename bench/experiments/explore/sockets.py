@@ -162,7 +162,7 @@ _ENDED[1].close()
 
 
 def _connect(connection: "Connection") -> _SimulatedSocket:
-    """Return a simulated socket. It replaces redis-py's Connection._connect.
+    """Return a simulated socket. This function replaces redis-py's Connection._connect.
 
     Raises ConnectionRefusedError if the server is down.
     """

@@ -128,7 +128,7 @@ class Process:
     """A simulated process, which is a client.
 
     The process is paused until the time `paused_ns`. While it is paused, it runs no code and
-    receives no data. The process's wall clock is `ahead_ns` ahead.
+    receives no data. The wall clock of the process is `ahead_ns` ahead of the world's wall clock.
     """
 
     def __init__(self, world: World, number: int) -> None:

@@ -1,9 +1,9 @@
 """Measures the contention of several processes for one lock. The finding holds the leases, the
 largest number of holders at once, and the number of tested leases.
 
-The judge's own clock measures all times. A lease begins when the judge has received the grant. It
-ends when the judge starts to send the release. So a measured lease is never longer than the real
-lease.
+The judge's own clock measures all times. A lease begins when the judge has received the grant. A
+lease ends when the judge starts to send the release. So a measured lease is never longer than the
+real lease.
 """
 
 import threading

@@ -47,7 +47,7 @@ class LibraryWords(msgspec.Struct, frozen=True):
     promises: Mapping[str, str] = {}
 
     def call(self, do: str, ttl_ms: int, wait_ms: int) -> str:
-        """Return the text of a step, with its times."""
+        """Return the text of the step `do`, which shows the TTL and the longest wait."""
         text: str = getattr(self, do)
         return Template(text).substitute(
             ttl_ms=ttl_ms, ttl_s=f"{ttl_ms / 1000:g}", wait_s=f"{wait_ms / 1000:g}"

@@ -1,5 +1,5 @@
-"""Provides the stage of a schedule: N servers, and clients of one library that execute single
-steps.
+"""Provides the stage of a schedule. The stage has N servers, and clients of one library that
+execute single steps.
 
 lockbench starts the servers for itself, and they are empty before each schedule. The oracle that
 judges every run of lockbench also judges the grants of the clients. The stage records every step.
@@ -57,7 +57,7 @@ _BRIEF = {"JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
 
 
 class Stage:
-    """N servers and the clients of one library. The servers in `minority` may fail, and a quorum
+    """N servers and the clients of one library. If the servers in `minority` fail, a quorum
     remains. If the servers in `majority` fail, there is no quorum.
     """
 
@@ -329,9 +329,9 @@ class Stage:
                 raise EnvironmentNotReadyError(f"server {index + 1} ended with exit code {code}")
 
     def has_waited(self) -> bool:
-        """Return whether some client's lease ended within the last two seconds. If True, a client
-        that has just got the lock waited for the end of this lease. If False, the client got the
-        lock while another client held it.
+        """Return whether some client's lease ended within the last two seconds. If the result is
+        True, a client that has just got the lock waited for the end of this lease. If the result is
+        False, the client got the lock while another client held it.
         """
         ends_ns = [party.until_ns for party in self.parties if party.operations]
         now_ns = monotonic_ns()

@@ -99,8 +99,8 @@ def optional_of(name: str) -> frozenset[Need]:
 def rows_of(chosen: Collection[str] = (), *, capacity: int, shared: bool) -> list[str]:
     """Return the names of the rows that the judgement of such a lock must have. `chosen` holds the
     rows that the user requested in addition to contention. If `chosen` is empty, all rows are
-    required. A name in `chosen` that is not a row is also returned, so the judgement then lacks a
-    row.
+    required. If a name in `chosen` is not the name of a row, the result still contains the name.
+    The judgement then lacks a required row.
     """
     of_other_locks = frozenset[Need]()
     if not shared:

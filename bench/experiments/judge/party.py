@@ -74,7 +74,7 @@ class Said(msgspec.Struct, frozen=True):
 
 class HangsError(Exception):
     """A client did not answer in time. `is_waiting(parties)` returns whether the client may be
-    waiting for a lock. This is so if one of these clients had the lock at the time of the request.
+    waiting for a lock that one of `parties` had at the time of the request.
     """
 
     def __init__(

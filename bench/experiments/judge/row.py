@@ -55,9 +55,9 @@ def need(met: object, sentence: str) -> None:
 @dataclass(frozen=True, slots=True)
 class JudgeRow(Generic[Stage_contra]):
     """A row of the judgement. The row needs at least `least` instances. If `is_safety` is true, a
-    fault lets two clients have the lock. If `may_wait` is true, it is no fault that a client waits
-    for the end of another client's lease. `about` describes the course of events. `source` names
-    the text that explains why the row matters.
+    fault lets two clients have the lock. If `may_wait` is true, a client is allowed to wait for the
+    end of another client's lease. `about` describes the course of events. `source` names the text
+    that explains why the row matters.
     """
 
     group: str

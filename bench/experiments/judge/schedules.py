@@ -88,7 +88,9 @@ def schedule(
 
 
 def _kept(stage: Stage, fault: str) -> str:
-    """Return `fault` if keys still prevent the next grant although nobody holds the lock, or ""."""
+    """Return `fault` if keys still prevent the next grant although nobody holds the lock. Otherwise
+    return "".
+    """
     return "" if stage.until_lockable(CLEAN_S) else fault
 
 
@@ -147,8 +149,8 @@ def paused_in_acquire(stage: Stage) -> str:
     may_wait=True,
 )
 def clock_back(stage: Stage) -> str:
-    """The course is that of paused-in-acquire. Meanwhile the wall clock of the frozen client is set
-    back by a minute, as NTP or an operator may do it.
+    """The course of events is the same as in paused-in-acquire, with one addition. While the client
+    is frozen, its wall clock is set back by a minute, as NTP or an operator may do it.
     """
     client = stage.party_by_clock()
     return _late_replies(stage, client, lambda: stage.shift_clock(client, -CLOCK_S))
@@ -173,7 +175,7 @@ def _late_replies(stage: Stage, client: Party, meanwhile: Callable[[], None]) ->
 def _until_set(stage: Stage, client: Party) -> int:
     """Make `client` lock for a short time. Freeze the client when the servers have executed its
     SET, but before it reads the reply. Return the number of requests that the client sent to a
-    quorum so far. The number is 2 for a client that reads a key before it writes the key.
+    quorum so far. A client that reads a key before it writes the key has sent 2 requests.
     """
     stage.stop(stage.majority)
     client.begin_acquire(SHORT_MS)
@@ -280,13 +282,13 @@ def _granted(stage: Stage, ttl_ms: int = LONG_MS) -> Party:
 
 
 def _taken(stage: Stage, successors: Successors, fault: str) -> str:
-    """Return `fault` if a successor has lost the lock, or "".
+    """Return `fault` if a successor has lost the lock. Otherwise return "".
 
-    If a successor has lost a mutex, a key of the mutex belongs to another client or is gone. An
-    instance that first had no key does not count, because a late SET may have created its key since
-    then. If a successor has lost its place in a semaphore, the semaphore grants a place to one more
-    client. The semaphore's keys do not show the loss, because a correct release changes these keys,
-    too.
+    If a successor has lost a mutex, a key of the mutex belongs to another client or is gone. If an
+    instance had no key at first, a new key there does not count, because a late SET may have
+    created it. If a successor has lost its place in a semaphore, the semaphore grants a place to
+    one more client. The semaphore's keys do not show the loss, because a correct release changes
+    these keys, too.
     """
     first = successors.holders[0]
     if successors.other is not None:

@@ -90,7 +90,7 @@ def read_subject(text: str) -> Subject:
 
 
 def subject_of(make_lock: Callable[..., object]) -> Subject:
-    """Return the subject for a function of this process that makes a lock. Raises UsageError if
+    """Return the subject for a lock that a function of this process makes. Raises UsageError if
     another process cannot import the function.
     """
     name = getattr(make_lock, "__qualname__", "?")

@@ -16,7 +16,7 @@ Figures = Mapping[str, int | float | None]
 
 
 class Finding(Section, frozen=True):
-    """The finding of the test of one row."""
+    """The result of the test of one row."""
 
     seen: Annotated[str, says("the row's result, in the same words as `expected`", label="result")]
     verdict: Annotated[

@@ -24,7 +24,7 @@ PATIENCE_S = 30.0 + PATIENCE_MS / 1000
 
 
 class Contenders(ExitStack):
-    """The contender processes. Their number is `seats`.
+    """The contender processes. `seats` is the number of contenders.
 
     The object is a context manager, which ends the processes on exit.
     """

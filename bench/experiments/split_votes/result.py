@@ -46,7 +46,7 @@ class CalibrationRow(Section, frozen=True, kw_only=True):
 
     @property
     def came_out(self) -> Annotated[str, says("whether that is as expected", shown="table")]:
-        """Return whether the measured rate is as expected, as a verdict word."""
+        """Return a verdict word that says whether the measured rate is as expected."""
         return "NOT AS EXPECTED" if self.misses else "as expected"
 
 
@@ -134,7 +134,9 @@ class RetryRow(ContestRow, frozen=True, kw_only=True):
     def all_lost(
         self,
     ) -> Annotated[str, says("trials in which no first attempt won, of all trials", shown="table")]:
-        """Return a text such as 3/300. It states in how many of all trials no first attempt won."""
+        """Return a text such as 3/300. This text means that no first attempt won in 3 of 300
+        trials.
+        """
         return f"{self.first_attempts_lost}/{self.trials}"
 
 

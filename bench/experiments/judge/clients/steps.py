@@ -130,8 +130,8 @@ class _Steps:
         return {"ok": ran}
 
     async def fork(self, resource: str, ttl_ms: int, wait_ms: int) -> StepAnswer:
-        """Try to acquire the lock in a forked child with the parent's objects. The child ends as a
-        child of multiprocessing does.
+        """Try to acquire the lock in a forked child with the parent's objects. The child ends in
+        the same way as a child process of multiprocessing.
         """
         if not self._forks:
             # An event loop does not survive a fork.
