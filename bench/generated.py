@@ -1,7 +1,6 @@
-"""Generated files: *types → the schema beside each module*; *verdict words and instruments → tables
-in READMEs*.
+"""Writes the generated files: JSON schemas of result types, and Markdown tables in the docs.
 
-Rules: `make schemas` writes them all. Tests compare the files with the types and tables.
+`make schemas` writes all of these files. Tests check that the files match the code.
 """
 
 import inspect
@@ -34,7 +33,8 @@ def words_table() -> str:
 
 
 def evidence_table() -> str:
-    """Return a Markdown table of all verdict words with their commands and required evidence."""
+    """Return a Markdown table of all verdict words, with the commands that use each word and the
+    evidence that it needs."""
     rows = [
         f"| **{word.text}** | {word.colour} | {' '.join(speakers)} | {word.needs} |"
         for word, speakers in _spoken()
@@ -43,7 +43,8 @@ def evidence_table() -> str:
 
 
 def _spoken() -> list[tuple[Word, list[str]]]:
-    """Return every verdict word with its commands. The worst words come first."""
+    """Return each verdict word, and the commands that can give this verdict. The worst verdicts
+    come first."""
     commands: dict[Word, list[str]] = {}
     for command, words in WORDS.items():
         for word in words:

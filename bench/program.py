@@ -1,4 +1,5 @@
-"""The program `lockbench`: *arguments → one of its commands → an exit code*."""
+"""The program `lockbench`. It runs the command that its arguments name, and returns an exit
+code."""
 
 from collections.abc import Sequence
 
@@ -26,12 +27,14 @@ JOBS["Choose an fsync policy"].append(planner)
 
 
 class ByJob(cloup.Group):
-    """A group whose help lists the commands by the user's job, with one sentence for each."""
+    """A group of commands. Its help sorts the commands by the user's job, and shows one sentence
+    for each command."""
 
     def make_commands_help_section(
         self, ctx: click.Context, section: cloup.Section
     ) -> HelpSection | None:
-        """Return a list of commands. cloup's own method would cut a sentence after one line."""
+        """Return one section of the help, with the whole sentence of each command. The method of
+        cloup would cut the sentence after one line."""
         rows = [(name, one.get_short_help_str(200)) for name, one in section.list_commands()]
         return HelpSection(section.title, rows)
 

@@ -1,8 +1,9 @@
-"""Fixtures for the locks of other projects: *a test and a lock → a throw-away fleet, a verdict, a
-timing*.
+"""Pytest fixtures for projects that test their own locks. They start throw-away servers, judge a
+lock, and time a lock.
 
-Every pytest of a Python environment with lockbench loads this module. So its import must be cheap.
-A fixture imports the heavy modules when a test uses the fixture.
+If lockbench is installed in a Python environment, every run of pytest there imports this module.
+Therefore the import must be cheap. A fixture imports the heavy modules only when a test uses the
+fixture.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ its entry to its exit."""
 class _Session:
     """The state of a pytest session.
 
-    `fleets`: the fleets by (instances, fsync). `lines`: one line for each verdict.
+    `fleets` has the running fleets by (instances, fsync). `lines` has one line for each verdict.
     """
 
     stack: ExitStack = field(default_factory=ExitStack)
@@ -43,9 +44,9 @@ _SESSION: pytest.StashKey[_Session] = pytest.StashKey()
 
 
 class LockJudge:
-    """A function that judges locks in the way of `lockbench judge`.
+    """A function that judges a lock like the command `lockbench judge`.
 
-    The clients are processes. The servers are used for this verdict only.
+    The clients are processes. Each call starts its own servers, which it uses only for its verdict.
     """
 
     def __init__(self, name: str, lines: list[str], folder: Path) -> None:
@@ -61,17 +62,17 @@ class LockJudge:
         quick: bool = True,
         **terms: Any,
     ) -> JudgeResult:
-        """Judge the lock that `make_lock(urls)` returns, and fail the test unless it holds.
+        """Judge the lock from `make_lock(urls)`. The test fails unless the verdict is HOLDS.
 
         `make_lock` must be defined at the top level of a module, because each client is a process
-        that imports it. It returns a lock of a form that docs/judge.md describes. One form is a
-        callable from a name to a context manager. The other is an object with acquire(name) and
-        release(name). Both may be asynchronous.
+        that imports it. `make_lock` may return two kinds of locks (docs/judge.md). The first kind
+        is a function that takes a name and returns a context manager. The second kind is an object
+        with acquire(name) and release(name). Both kinds may be asynchronous.
 
-        `rows`: the rows to judge. Contention always runs as well, because a good verdict needs
-        it. The error for a wrong name lists all rows.
-        `quick`: judge each row once, with short loads.
-        `terms`: options of the command, such as instances=3, capacity=5, shared=True.
+        `rows` has the names of the rows to judge. The row for contention always runs, because a
+        good verdict needs it. If a name is wrong, the error message lists all rows. If `quick` is
+        true, each row is judged only once, with a short load. `terms` are options of the command,
+        such as instances=3, capacity=5, shared=True.
         """
         from bench.experiments.judge.experiment import run_judge
         from bench.experiments.judge.plan import plan_of
@@ -99,7 +100,7 @@ class LockJudge:
 
 @contextmanager
 def _failing() -> Iterator[None]:
-    """Turn an error of lockbench into a failed test that shows only the error's sentence."""
+    """If lockbench raises one of its errors, fail the test and show only the error message."""
     from bench.errors import BenchError
 
     __tracebackhide__ = True
@@ -130,11 +131,11 @@ def pytest_terminal_summary(
 
 @pytest.fixture
 def lock_fleet(request: pytest.FixtureRequest) -> Fleet:
-    """Servers for this test: a fleet with `urls`, `instances`, `stop`, …
+    """The servers for one test, as a fleet with `urls`, `instances`, `stop`, …
 
-    There are 3 servers that keep data in memory only, unless the marker lock_fleet requests others.
-    They are empty when the test starts, and later tests use them again. They stop when pytest ends,
-    however it ends.
+    The fixture starts 3 servers that keep their data only in memory. The marker lock_fleet can
+    request another number or another fsync policy. The servers are empty when the test starts, and
+    later tests use the same servers again. The servers stop when pytest ends, even if pytest fails.
     """
     from redis import RedisError
 
@@ -166,7 +167,7 @@ def lock_fleet(request: pytest.FixtureRequest) -> Fleet:
 def lock_judge(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> LockJudge:
-    """A function that judges a lock and fails the test unless the verdict is HOLDS.
+    """A function that judges a lock. The test fails unless the verdict is HOLDS.
 
     LockJudge describes its arguments.
     """
@@ -179,7 +180,7 @@ def lock_judge(
 def lock_benchmark(benchmark: Callable[..., object]) -> Callable[[OwnLock], None]:
     """A function that times leases of a lock without contention.
 
-    pytest-benchmark measures the times. It also keeps, shows and compares them.
+    pytest-benchmark measures the times. It also stores, shows and compares the results.
     """
 
     def time_leases(lock: OwnLock) -> None:
@@ -195,8 +196,8 @@ def lock_benchmark(benchmark: Callable[..., object]) -> Callable[[OwnLock], None
 def _shown(line: str) -> str:
     """Return the line in characters that the screen can show.
 
-    pytest replaces stdout and writes to the original stdout. So the encoding of the original is the
-    right one.
+    pytest replaces stdout, but its output goes to the original stdout. Therefore this function uses
+    the encoding of the original stdout.
     """
     from bench.screen import clean, fit
 

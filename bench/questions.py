@@ -1,6 +1,7 @@
-"""Every question that lockbench answers: *the modules of the questions → one table*.
+"""A table of all questions that lockbench answers.
 
-The program and the report receive this table.
+The program reads its commands from this table, and the report finds the answer for each kind of
+result in it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Load from several hosts: *messages from workers on other hosts → one record, as for one host*.
+"""Load from several hosts. The leader collects the data of workers on other hosts in one run
+folder.
 
 See the README beside this file.
 """

@@ -1,14 +1,16 @@
-"""A worker on another host: *the leader's questions → the worker's clock, notes and history*.
+"""A worker on another host, which sends its clock, its notes and its history to the leader.
 
 Rules
-- While users run, the worker sends only clock readings, one note per second and Locust's table.
-- When all workers have ended, this worker folds its history. It reports how much of the history
-  fits into the budget, and packs the part that the leader chooses (share.py). A thread does this
-  work, so the worker still answers questions about its clock.
-- The leader asks for files piece by piece.
-- The worker removes its files when the leader has the files or does not want them. If this process
-  is killed, the files are removed, too.
-- A leader that is silent for too long counts as gone. In that case the files stay.
+- While users run, the worker sends only its clock readings, one note per second, and Locust's
+  statistics.
+- When all workers have finished, this worker adds up its history. It reports how much of the
+  history fits into the budget, and packs the part that the leader chooses (share.py). This work is
+  done in a thread, so that the worker can still answer questions about its clock.
+- The leader requests each file in pieces.
+- The worker removes its files when the leader has received the files or refused them. The files are
+  also removed if this process is killed.
+- If the leader sends nothing for too long, the worker assumes that the leader is gone. Then the
+  worker keeps its files.
 """
 
 import logging
@@ -57,10 +59,11 @@ logger = logging.getLogger(__name__)
 
 
 class HistoryQuestion(TypedDict, total=False):
-    """A question of the leader, in the form that Locust sends.
+    """A question from the leader, as a dict that Locust can send.
 
-    `name`: FOLDED, PACKED or the name of a file. `at`: the place of the piece in its file, or the
-    number of buckets to pack. `window_ns`, `budget`: see `_folded`, for FOLDED only.
+    `name` is FOLDED, PACKED or the name of a file. If `name` is a file, `at` is the offset of the
+    requested piece in bytes. If `name` is PACKED, `at` is the number of buckets to pack. Only a
+    FOLDED question has `window_ns` and `budget`, which `_folded` explains.
     """
 
     name: str
@@ -70,12 +73,12 @@ class HistoryQuestion(TypedDict, total=False):
 
 
 class HistoryAnswer(TypedDict, total=False):
-    """The answer of a worker, beside the keys of the question.
+    """A worker's answer. The message also repeats the keys of the question.
 
-    `failed`: the reason if there is no other answer. `fits`, `counts`: the answer to FOLDED, which
-    is how many buckets fit, and how many records each bucket has. `files`, `notes`: the answer to
-    PACKED, which is the sizes of the files in bytes, and the worker's notes. `bytes`: a piece of a
-    file.
+    `failed` is the reason why the worker cannot answer, and then there are no other keys. An answer
+    to FOLDED has two keys: `fits` is how many buckets fit into the budget, and `counts` is the
+    number of records in each bucket. An answer to PACKED has two keys: `files` has the size of each
+    file in bytes, and `notes` has the worker's notes. `bytes` is a piece of a file.
     """
 
     failed: str
@@ -89,7 +92,7 @@ class HistoryAnswer(TypedDict, total=False):
 class Away:
     """The part of a worker that answers its leader, which runs on another host.
 
-    While the worker has a plan of the leader, all files of the worker are in one folder.
+    During a run, all files of this worker are in one folder.
     """
 
     def __init__(self, runner: WorkerRunner) -> None:
@@ -113,7 +116,8 @@ class Away:
     def open(self, scenario: Scenario, *, more: bool) -> Path:
         """Make and return a folder for a run of `scenario`.
 
-        From now on the leader gets the notes in this folder. `more`: another run may follow.
+        After this call, the worker sends every new note in this folder to the leader. If `more` is
+        true, another run may follow.
         """
         self._guard = Guard(Path(tempfile.gettempdir()), "lockbench-worker-")
         folder = self._folder = self._guard.folder
@@ -151,7 +155,7 @@ class Away:
         self._remove()
 
     def _keep(self, why: str) -> None:
-        """If there is a history, leave it in its folder. Log `why`."""
+        """Keep the worker's folder if it has any files, and log `why`."""
         guard = self._guard
         self._guard = None
         if guard is not None and any(guard.folder.iterdir()):
@@ -185,8 +189,9 @@ class Away:
     def _watch_leader(self) -> None:
         """End this process when its leader is gone.
 
-        The loop counts its own rounds instead of time. If this process was stopped, time has
-        passed, but the leader's messages may still wait to be read.
+        The loop counts how often it has checked for messages, and it does not measure time. If this
+        process is stopped and then continues, the leader's messages may still be unread. A time
+        limit would then end the process by mistake.
         """
         heard = -1
         in_vain = 0
@@ -199,10 +204,10 @@ class Away:
         self._runner.quit()
 
     def _give(self, msg: Message, **_: object) -> None:
-        """Answer a question of the leader.
+        """Answer a question from the leader.
 
-        The answer is how much of the history fits, the list of files with their sizes, or a piece
-        of a file.
+        The answer to FOLDED shows how much of the history fits into the budget. The answer to
+        PACKED lists the files and their sizes. Any other answer is a piece of a file.
         """
         folder = self._folder
         scenario = self._scenario
@@ -231,10 +236,11 @@ class Away:
         return answer or {"failed": str(job.exception)}
 
     def _note_taken(self, msg: Message, **_: object) -> None:
-        """Handle the message that the leader has the history or does not want it.
+        """Handle the message in which the leader accepts or refuses this worker's history.
 
-        If the leader has the history, the files are removed. If it does not want the history, this
-        worker may still be at work on the files, and Locust will ask it to quit.
+        If the leader has received the history, the worker removes its files. If the leader refuses
+        the history, the files stay, because a job of this worker may still use them. In this case,
+        Locust will ask the worker to quit.
         """
         if msg.data:
             self._unwanted = str(msg.data["why"])
@@ -252,9 +258,10 @@ class Away:
 
 
 def _tried(work: Callable[[], HistoryAnswer]) -> HistoryAnswer:
-    """Return the answer of `work`. If `work` fails, return the reason.
+    """Call `work` and return its answer. If `work` raises an exception, return the exception as
+    text.
 
-    The hub's thread pool would print an exception, so no exception leaves this function.
+    This function never raises, because gevent's thread pool would print the exception.
     """
     try:
         return work()
@@ -265,7 +272,7 @@ def _tried(work: Callable[[], HistoryAnswer]) -> HistoryAnswer:
 def _piece(path: Path, at: int) -> HistoryAnswer:
     """Return a piece of a file, or the reason why the file cannot be read.
 
-    If the leader did not want the history, the folder may be gone.
+    The folder may be missing if the leader has refused the history.
     """
     try:
         with path.open("rb") as file:
@@ -278,10 +285,10 @@ def _piece(path: Path, at: int) -> HistoryAnswer:
 def _folded(
     folder: Path, scenario: Scenario, window_ns: Sequence[int], budget: float
 ) -> HistoryAnswer:
-    """Fold the history, and find how many buckets fit into the budget.
+    """Add up the history, and compute how many buckets fit into the budget.
 
-    `window_ns`: the start and end of the measured time, in ns since the worker's own origin.
-    `budget`: the number of packed bytes.
+    `window_ns` is the start and end of the measured time, in ns since the worker's own origin.
+    `budget` is the largest permitted number of packed bytes.
     """
     note = read_workers(folder)[0]
     who = (note.worker, note.pid)

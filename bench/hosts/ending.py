@@ -1,5 +1,5 @@
-"""Ends a run with several workers: *the progress of each worker → the workers that the end still
-waits for*.
+"""Tracks the end of a run with several workers: how far each worker is, and which workers the
+leader still waits for.
 
     WORKING ──its last report──▶ FINISHED ──its fold──▶ FOLDED ──its files──▶ HERE
        │                            │                     │
@@ -10,12 +10,12 @@ waits for*.
     waits for: those WORKING        those FINISHED        those FOLDED      nobody
 
 Rules
-- The end takes one step after the other. A step is over when no worker is left in the state that
-  the step waits for. If a worker dies, the end waits for one worker less. It still waits for the
-  other workers.
-- HERE and LOST are final. A later message of a HERE or LOST worker changes nothing. A repeated
-  message also changes nothing. A state cannot be skipped.
-- A worker that joins after the end has begun takes no part in the end.
+- The end of a run has several steps, one after the other. Each step waits for the workers in one
+  state. The step is over when no worker is in this state any more. If a worker dies, the step no
+  longer waits for this worker, but it still waits for all other workers.
+- HERE and LOST are final states. A later message from a HERE or LOST worker has no effect. A
+  repeated message has no effect either. No worker can skip a state.
+- If a worker joins after the end has begun, the leader does not wait for this worker.
 """
 
 from collections.abc import Collection, Iterable
@@ -23,7 +23,7 @@ from enum import IntEnum
 
 
 class Progress(IntEnum):
-    """The progress of one worker through the end of a run."""
+    """How far one worker is in the steps that end a run."""
 
     WORKING = 0
     FINISHED = 1
@@ -36,8 +36,8 @@ FINAL = (Progress.HERE, Progress.LOST)
 
 
 class Ending:
-    """The end of a run, which begins now. It knows the workers that take part, and their
-    progress.
+    """The end of a run. It begins when this object is created, and it tracks the progress of each
+    worker.
     """
 
     def __init__(self, nodes: Iterable[str]) -> None:
@@ -48,9 +48,9 @@ class Ending:
     # wait for it again. Each step of the end waits for one state, and fetches data of the workers
     # in this state. If a worker could skip the state, its data would be missing.
     def note(self, node: str, progress: Progress) -> bool:
-        """Note the progress of a worker, and return whether the progress was accepted.
+        """Record the new progress of a worker, and return whether it was accepted.
 
-        Late or repeated messages and messages of unknown workers are not accepted.
+        Progress is not accepted if it is late or repeated, or if the worker is unknown.
         """
         before = self._progress.get(node)
         if before is None or before in FINAL:
@@ -61,7 +61,7 @@ class Ending:
         return True
 
     def progress(self, node: str) -> Progress | None:
-        """Return the progress of a worker, or None if it takes no part in the end."""
+        """Return the progress of a worker, or None if the leader does not wait for this worker."""
         return self._progress.get(node)
 
     def at(self, progress: Progress) -> list[str]:
@@ -69,6 +69,6 @@ class Ending:
         return [node for node, reached in self._progress.items() if reached is progress]
 
     def lose(self, nodes: Collection[str]) -> None:
-        """Give up these workers as LOST, so the end no longer waits for them."""
+        """Mark these workers as LOST, so that the leader no longer waits for them."""
         for node in nodes:
             self.note(node, Progress.LOST)

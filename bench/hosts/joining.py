@@ -1,8 +1,8 @@
-"""How a worker joins its leader: *an address → a leader that answers; a Locust process → its exit
-code*.
+"""How a worker joins its leader. The worker waits until a leader answers, then starts Locust, and
+returns Locust's exit code.
 
-Rules: Locust starts only after a leader answers. Without a leader, Locust would try for five
-minutes and print many lines. A worker leaves when a signal comes, or if no leader gives it a run in
+Locust starts only after a leader has answered. Without a leader, Locust would try for five minutes
+and print many lines. The worker ends when it receives a signal, or if no leader gives it a run in
 time.
 """
 
@@ -137,8 +137,8 @@ def followed(
 ) -> int:
     """Wait until a Locust process ends, and return its exit code.
 
-    If no leader has given the process a run by the time `over_s` (monotonic), end it and return 0.
-    The process must have a process group of its own.
+    `over_s` is a time of `time.monotonic`. If the process has received no run by this time, the
+    function ends the process and returns 0. The process must have its own process group.
     """
     sent = 0
     while process.poll() is None:

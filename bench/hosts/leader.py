@@ -1,21 +1,21 @@
-"""The leader's view of workers on other hosts: *Locust's messages → the workers' clocks, notes and
-history in the run's folder*.
+"""The leader's view of workers on other hosts. It writes their clocks, notes and histories into the
+run's folder.
 
 Rules
-- Round trips bound the error of a worker's clock (measure/clocks.py). The leader makes thirty round
-  trips per second until the shortest round trip gets no shorter. Then it makes six round trips per
-  second.
-- If a clock has the same name as our clock, it counts as the same clock while every round trip
-  agrees.
+- The leader measures a worker's clock with round trips, which also limit the error
+  (measure/clocks.py). First, the leader makes thirty round trips per second. When more round trips
+  bring no shorter round trip, the leader makes only six per second.
+- If a worker's clock has the same name as our clock, the leader assumes that both are the same
+  clock. One contradicting round trip ends this assumption.
 - The leader converts the times in the workers' notes to our clock and writes the notes into the
   folder.
-- When all workers have ended (ending.py), the leader asks each worker how much of its history fits
-  into the budget. Then it fetches each worker's fold, and the records of some resources. It chooses
-  as many resources as fit for the busiest host (share.py). Files come piece by piece. The leader
-  asks again for a lost piece.
-- If a worker is lost during this time, the leader keeps only the worker's notes. The last note says
-  "lost".
-- A message from another host can only name files of the worker that sends it.
+- When all workers have finished (ending.py), the leader asks each worker how much of its history
+  fits into the budget. The leader then chooses how many resources all workers send. The busiest
+  host decides this number (share.py). The leader fetches the sums of each worker and the records of
+  the chosen resources. It fetches each file in pieces, and requests a lost piece again.
+- If a worker is lost during the fetch, the leader keeps only the worker's notes. The last of these
+  notes has the phase "lost".
+- A worker on another host can send only its own files.
 """
 
 import logging
@@ -138,7 +138,7 @@ class Host:
 
     @property
     def is_settled(self) -> bool:
-        """True if frequent questions do not improve the bound on this clock any more."""
+        """True if more round trips no longer reduce the error of this clock."""
         return len(self.trips) - self.shortest_at >= RECENT
 
     def ahead_ns(self) -> int:
@@ -150,10 +150,11 @@ class Host:
 
 
 def names_of(machines: Iterable[tuple[str, str, str]]) -> dict[tuple[str, str, str], str]:
-    """Give each machine (name, address, clock) a unique name.
+    """Return a unique name for each machine. A machine is a tuple of name, address and clock name.
 
-    A machine keeps its own name if no other machine has it. Otherwise its address is added. If the
-    address is shared or missing, a number is added, too.
+    If no other machine has the same name, the unique name is the machine's own name. Otherwise the
+    function adds the machine's address to the name. If the address is missing or not unique, the
+    function also adds a number.
     """
     distinct = list(dict.fromkeys(machines))
     shared = Counter(name for name, _, _ in distinct)
@@ -189,7 +190,8 @@ class Hosts:
         gevent.spawn(self._look)
 
     def begin(self, folder: Path | None) -> None:
-        """Begin a run. `folder`: the place for its files (None: the run will not be judged)."""
+        """Begin a run. The files of the run go to `folder`, or `folder` is None if the run will not
+        be judged."""
         self._folder = folder
         self.known = {}
         self.sent_away = set()
@@ -208,9 +210,9 @@ class Hosts:
         host.worker = self._runner.get_worker_index(node)
 
     def send_away(self, node: str, name: str) -> bool:
-        """Send away a worker that takes no part in the run, and note its name.
+        """Ask a worker that came too late for the run to leave, and record its name.
 
-        Return False if the worker has been sent away before.
+        Return False if the worker was already asked to leave.
         """
         if node in self.sent_away:
             return False
@@ -223,8 +225,8 @@ class Hosts:
         return True
 
     def dismiss(self, nodes: Iterable[str], why: str) -> None:
-        """Send workers the message that the leader does not want their history. The workers log
-        `why` when they leave."""
+        """Tell these workers that the leader refuses their histories. When the workers leave, they
+        log the reason `why`."""
         for node in list(nodes):
             self._runner.send_message(TAKEN, {"why": why}, node)
 
@@ -237,7 +239,7 @@ class Hosts:
         )
 
     def origin(self, node: str, origin_ns: int) -> int:
-        """Set the origin of the run, and return the worker's clock reading at our `origin_ns`."""
+        """Set the origin of the run on our clock (ns). Return the origin on the worker's clock."""
         self._origin_ns = origin_ns
         host = self.known.get(node)
         if host is None:
@@ -265,7 +267,8 @@ class Hosts:
             gevent.sleep(ASK_S)
 
     def is_gone(self, node: str) -> bool:
-        """Return whether Locust has lost this worker. No more messages will come from it."""
+        """Return whether Locust has lost contact with this worker. A lost worker sends no more
+        messages."""
         client = self._runner.clients.get(node)
         return client is None or client.state == STATE_MISSING
 
@@ -337,11 +340,12 @@ class Hosts:
     def fetch(
         self, ending: Ending, scenario: Scenario, window_ns: tuple[int, int | None], ended_ns: int
     ) -> None:
-        """Fetch the files of the finished workers. The workers may then remove their copies.
+        """Fetch the files of the finished workers. After the fetch, the workers may remove their
+        copies.
 
-        `window_ns`: the start and end of the measured time, in ns since the origin. `ended_ns`: the
-        time at which the load was asked to end. If the run never reached its measured time, no
-        history is fetched.
+        `window_ns` is the start and end of the measured time, in ns since the origin. `ended_ns` is
+        when the leader asked the load to end. If the run never reached its measured time, the
+        leader fetches no history.
         """
         if (folder := self._folder) is None:
             return
@@ -378,7 +382,7 @@ class Hosts:
         self.dismiss([node], "the leader lost contact with this worker at the end of the run")
 
     def _fold(self, ending: Ending, window: Window) -> list[HistoryAnswer]:
-        """Ask every finished worker to fold its history. Return the answers."""
+        """Ask every finished worker for the sums of its history, and return the answers."""
         window_ns = [edge_ns - self._origin_ns for edge_ns in (window.start_ns, window.stop_ns)]
         beside = Counter(host.name for host in self.known.values())
         budget = budget_per_s() * window_ns[1] / NS_PER_S
@@ -402,9 +406,11 @@ class Hosts:
         return answers
 
     def _bring(self, ending: Ending, node: str, buckets: int, fold: Fold) -> None:
-        """Fetch all files of one worker. If one file fails, keep none.
+        """Fetch all files of one worker. If one of the files fails, the leader keeps no files of
+        this worker.
 
-        `fold`: an empty fold. If it cannot be merged with the worker's fold, no file is kept.
+        `fold` is an empty `Fold` for the same run. If the worker's sums cannot be merged into
+        `fold`, the leader keeps no files of this worker.
         """
         host = self.known[node]
         folder = self._folder
@@ -424,7 +430,8 @@ class Hosts:
         shutil.rmtree(arriving, ignore_errors=True)
 
     def _arrived(self, node: str, arriving: Path, buckets: int, fold: Fold) -> list[bytes] | None:
-        """Fetch a worker's files into the folder `arriving`, and return the worker's last notes.
+        """Fetch a worker's files into the folder `arriving`, and return the final notes of this
+        worker.
 
         Return None if a file is missing or damaged.
         """

@@ -1,17 +1,19 @@
-"""The data that a worker on another host sends to its leader: *a history → its counts, and the
-packed records of all or some resources → the leader's folder*.
+"""The data that a worker on another host sends to its leader: counts of all records, and the packed
+records of some or all resources.
 
-- A hash of a resource's number puts the resource into one of `BUCKETS`. The hash is the same on
-  every host.
-- Workers send the records of the first buckets. They send all buckets if every host stays within
-  its budget. Otherwise they send as many buckets as the busiest host's budget allows. The first
-  bucket that is not empty is always sent. Resource 0 is the busiest resource under every skew, and
-  it is in the first bucket.
-- A packed record holds each time as its distance to the previous time in the same record. All first
-  bytes of a column come first, then all second bytes, and so on. zlib compresses the bytes at level
-  1. Distances to the previous record did not improve the ratio. The budget counts packed bytes.
-- Data from another host is not trusted. A block states its size and may not be larger. pickle is
-  not used.
+- A hash of a resource's number decides in which of the `BUCKETS` buckets the resource is. Every
+  host uses the same hash.
+- If the records of all buckets fit into every host's budget, the workers send all records.
+  Otherwise all workers send the same number of buckets, counted from the first bucket. The budget
+  of the busiest host limits this number. The workers always send the first bucket that is not
+  empty. The first bucket contains resource 0, which is the busiest resource whenever the load is
+  skewed.
+- In a packed record, each time is stored as the difference from the previous time in the same
+  record. In a packed column, the first bytes of all values precede the second bytes of all values,
+  and so on. zlib then compresses the bytes at level 1. Differences from the previous record did not
+  make the result smaller. The budget limits the size of the packed data.
+- The leader does not trust data from another host. Each block states its size, and the leader
+  refuses a larger block. The hosts do not exchange pickled objects.
 """
 
 import os
@@ -61,8 +63,8 @@ _WIDTHS = {"history": len(RECORD_FIELDS), LOST: 2}
 class Led:
     """The leader's decisions about a run.
 
-    `window_ns`: the measured window on the leader's clock. `buckets`: the leader fetched the
-    records of this many buckets.
+    `window_ns` is the measured window on the leader's clock. `buckets` is how many buckets of
+    records the leader fetched.
     """
 
     window_ns: tuple[int, int]
@@ -92,10 +94,10 @@ def budget_per_s() -> float:
 # uses the best expected ratio. Every further guess uses the ratio that was just measured, plus 2 %.
 # So the next try most likely fits. After TRIES guesses without success no record is sent.
 def fitting(sizes: Integers, budget: float, packed: Callable[[int], int]) -> int:
-    """Return how many buckets fit into the budget of packed bytes.
+    """Return how many buckets fit into `budget` (packed bytes).
 
-    `sizes`: the unpacked bytes of each bucket. `packed(n)`: packs the first n buckets and returns
-    their size in bytes.
+    `sizes` has the unpacked size of each bucket in bytes. `packed(n)` packs the first n buckets and
+    returns their packed size in bytes.
     """
     whole = np.cumsum(sizes)
     ratio = _HOPED
@@ -111,8 +113,8 @@ def fitting(sizes: Integers, budget: float, packed: Callable[[int], int]) -> int
 def chosen(fits: Sequence[int], counts: Sequence[Sequence[int]]) -> int:
     """Return how many buckets the workers send.
 
-    `fits`: how many buckets fit for each worker. `counts`: how many records each worker has in each
-    bucket.
+    `fits` has, for each worker, the number of buckets that fit into its budget. `counts` has, for
+    each worker, the number of records in each bucket.
     """
     filled = np.flatnonzero(np.sum(np.array(counts, np.int64).reshape(-1, BUCKETS), axis=0))
     least = max(min(fits, default=BUCKETS), int(filled[0]) + 1 if len(filled) else 0)
@@ -125,7 +127,7 @@ def chosen(fits: Sequence[int], counts: Sequence[Sequence[int]]) -> int:
 # means that the event did not happen. Such a time makes large distances, which int64 holds exactly.
 # `unpack` reverses these steps, so the two functions must change together.
 def pack(words: Integers) -> bytes:
-    """Return at most `MOST_ROWS` rows of int64 as one block."""
+    """Pack rows of int64 into one block of bytes. `words` may have at most `MOST_ROWS` rows."""
     steps = np.array(words, np.int64)
     steps[:, 1:TIMES] = np.diff(words[:, :TIMES], axis=1)
     columns = (
@@ -142,7 +144,7 @@ def pack(words: Integers) -> bytes:
 def unpack(path: Path, width: int) -> Iterator[Integers]:
     """Yield the blocks of a file as rows of `width` words.
 
-    Raises ValueError if the file is damaged, or if `pack` did not make it.
+    Raises ValueError if the file is damaged, or if it is not a file of blocks from `pack`.
     """
     with path.open("rb") as file:
         while head := file.read(_HEAD.size):
@@ -164,7 +166,8 @@ def unpack(path: Path, width: int) -> Iterator[Integers]:
 
 
 def fold_here(workdir: Path, who: Who, scenario: Scenario, window: Window) -> Integers:
-    """Write the fold of all records for the leader. Return how many records each bucket has."""
+    """Count all records, and write the sums to a file for the leader. Return the number of records
+    in each bucket."""
     total = Fold(scenario, window)
     counts = np.zeros(BUCKETS, np.int64)
     for _, pieces, _, _ in read_pieces(workdir):
@@ -202,8 +205,8 @@ def pack_here(workdir: Path, who: Who, buckets: int) -> dict[str, int]:
 def unpack_here(path: Path, *, whole: bool) -> None:
     """Unpack a file into the files that the judge reads, and remove the packed file.
 
-    `whole`: whether the rows cover all resources. Raises ValueError if the file is damaged. The
-    blocks before the damaged block stay.
+    If `whole` is true, the rows cover all resources. Raises ValueError if the file is damaged. In
+    this case, the function keeps the blocks before the damaged block.
     """
     kind = path.name.partition("-")[0]
     share = "" if whole else ".share"
@@ -220,7 +223,7 @@ def unpack_here(path: Path, *, whole: bool) -> None:
 
 
 def write_led(workdir: Path, led: Led) -> None:
-    """Write the leader's decisions into the folder, completely or not at all."""
+    """Write the leader's decisions into the folder. The file is never incomplete."""
     write_whole(workdir / LED_FILE, msgspec.json.encode(led).decode(), CURE)
 
 
@@ -231,7 +234,7 @@ def read_led(workdir: Path) -> Led | None:
 
 
 def read_fold(path: Path) -> SumsState:
-    """Return the counts of one worker. Raises ValueError if the file does not hold counts."""
+    """Return the counts of one worker. Raises ValueError if the file does not contain counts."""
     return decoded(path.read_bytes(), SumsState)
 
 

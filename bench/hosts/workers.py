@@ -1,5 +1,5 @@
-"""The workers of a run on several hosts: *notes, clocks, leases by worker → a row for each worker,
-and sentences on missing evidence*."""
+"""The workers of a run on several hosts. This module makes one row for each worker, and warnings
+about missing evidence."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,9 +22,9 @@ Clocks = Mapping[tuple[int, int], Clock]
 
 @dataclass(frozen=True, slots=True)
 class FarCounts:
-    """The counts that workers on other hosts made themselves.
+    """The counts that workers on other hosts computed from their own records.
 
-    `buckets`: the leader fetched the records of this many buckets.
+    `buckets` is how many buckets of records the leader fetched.
     """
 
     folds: Mapping[Who, SumsState] = field(default_factory=dict)
@@ -32,7 +32,8 @@ class FarCounts:
 
     @classmethod
     def of(cls, workdir: Path) -> Self:
-        """Read the counts in a run's folder. A run on one host has none."""
+        """Read the counts from a run's folder. The result has no counts if the run used only one
+        host."""
         led = read_led(workdir)
         return cls(read_folds(workdir), led.buckets) if led is not None else cls()
 
@@ -43,7 +44,7 @@ class FarCounts:
 
     @property
     def left(self) -> Counter[Who]:
-        """For each worker, how many records the leader left out on purpose.
+        """How many records of each worker the leader did not fetch because of the budget.
 
         These records do not count as missing evidence.
         """
@@ -65,7 +66,8 @@ class FarCounts:
         return counts
 
     def ratio(self, judged: int) -> float:
-        """Return which share of all leases was judged. `judged`: how many leases were judged."""
+        """Return the share of leases that were judged (0 to 1). `judged` is the number of judged
+        leases."""
         return 1.0 if self.whole else min(judged / max(self.leases.total(), 1), 1.0)
 
 
@@ -91,7 +93,8 @@ def leases_by_worker(records: Records) -> Counter[int]:
 def load_workers(
     notes: Sequence[WorkerNote], clocks: Clocks, leases: Mapping[int, int]
 ) -> tuple[LoadWorker, ...]:
-    """Return one row for each worker on another host. A run on one host has no rows."""
+    """Return one row for each worker on another host. If the run used only one host, there are no
+    rows."""
     return tuple(
         _worker(note, clocks.get((note.worker, note.pid)), leases) for note in notes if note.host
     )
@@ -108,7 +111,8 @@ def unbounded(notes: Sequence[WorkerNote], clocks: Clocks) -> Iterator[str]:
 
 
 def host_warnings(notes: Sequence[WorkerNote], clocks: Clocks, expected: int) -> Iterator[str]:
-    """Yield warnings about too many workers, steps of clocks, and differing software."""
+    """Yield a warning if there are too many workers, if a clock stepped, or if the software of the
+    workers differs."""
     if (came := sum(bool(note.host) for note in notes)) > expected:
         yield f"{came} workers made load, but {expected} were expected"
     for note in notes:

@@ -1,4 +1,4 @@
-"""The data that a run leaves behind: *operations → history → statistics → result.json*.
+"""The data of a run: the history of its operations, the statistics, and the file result.json.
 
 See README.md of this folder.
 """

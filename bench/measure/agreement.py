@@ -1,14 +1,15 @@
-"""A check whether the sections of a run agree: *a stored result → sentences about contradictions*.
+"""Checks whether the sections of a stored result agree, and describes each contradiction in a
+sentence.
 
 Rules
-- Many counts of a run have a second source: time slices, a sum of parts, or a bound from another
-  count. This module compares the two sources. If someone changes a count in a stored result, they
+- A result contains many counts twice. For example, the time slices add up to a count, or another
+  count limits it. This module compares the two. If someone changes a count in a stored result, they
   must also change every figure that depends on this count.
 - Most rates, percentiles and costs are not checked, because no safety verdict depends on them.
-  Also, people change one rate or percentile of a run in order to try `gate` and `compare` with it.
+  Also, people who test `gate` and `compare` often change one rate or percentile of a stored run.
 - tests/bench/report/test_leaves.py lists every number that is not checked.
-- Every honest run passes every check. If a run ended early or lost a part, fewer checks apply to
-  it.
+- An unchanged result passes every check. If a run ended early or lost a part of its data, fewer
+  checks apply to its result.
 """
 
 from collections.abc import Iterator
@@ -33,8 +34,8 @@ GRACE_S = 2e-3
 
 
 class Bound(NamedTuple):
-    """A figure of a result, and the range that the other figures allow. If the figure is None, its
-    value is not known."""
+    """A figure of a result, and the range in which the other figures require it to lie. If `value`
+    is None, the figure is unknown."""
 
     place: str
     value: float | None
@@ -45,7 +46,8 @@ class Bound(NamedTuple):
 
     @property
     def sentence(self) -> str:
-        """A sentence about the contradiction, or "" if the figure lies in its range."""
+        """A sentence about the contradiction, or "" if the figure lies in its range or is
+        unknown."""
         value = self.value
         low = self.low
         high = self.high
@@ -352,7 +354,8 @@ def _safety(result: RunResult) -> Iterator[Bound]:
 
 
 def _unlike_slices(result: RunResult) -> Iterator[str]:
-    """Yield sentences about time slices that contradict the totals or each other."""
+    """Yield a sentence for each contradiction between the time slices and the totals, or between
+    two figures of the time slices."""
     over = result.over_time
     if over is None:
         return
@@ -408,8 +411,8 @@ def _unlike_generator(result: RunResult, histograms: dict[str, Histogram]) -> It
 
 
 def _unlike_safety(result: RunResult) -> Iterator[str]:
-    """Yield sentences about examples, misreports and processes that contradict the safety verdict
-    or its counts."""
+    """Yield a sentence for each contradiction between the safety verdict and other facts: the
+    examples, the recipe's false reports and the number of processes."""
     safety = result.safety
     if safety.misreports and safety.verdict in ("SAFE", "NOT TESTED"):
         yield f"safety is {safety.verdict}, although the recipe reported something impossible"
@@ -431,8 +434,9 @@ def _unlike_safety(result: RunResult) -> Iterator[str]:
 
 
 def _unlike_holder(holder: Holder, result: RunResult) -> Iterator[str]:
-    """Yield sentences about impossible leases in the drawing of one resource. There may be too many
-    leases, they may be out of order, or they may overlap without a mark."""
+    """Yield a sentence for each impossible fact in the drawing of one resource. For example, the
+    drawing has too many leases, its leases are out of order, or two leases overlap without a
+    mark."""
     place = f"safety.holders, resource {holder.resource}"
     rows = holder.rows
     safety = result.safety

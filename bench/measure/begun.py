@@ -1,10 +1,10 @@
-"""Operations that have no record yet: *starts and lost attempts → mapped pages → operations without
-a record*.
+"""Operations that have no record yet. Each worker stores the starts of its operations in mapped
+pages, which survive a kill of the worker.
 
-The record of an operation is written when the operation has ended. Until then, a separate page
-holds the start of the operation. The caller stores this start before it sends the first command. If
-an acquire retries, the start of each lost attempt is stored as well, because each attempt asked for
-the resource.
+The worker writes the record of an operation when the operation has ended. Until then, a separate
+page contains the start of the operation. The caller stores the start before it sends the first
+command. If an acquire needs several attempts, the caller also stores the start of each failed
+attempt. The judge needs these starts, because each attempt asked for the resource.
 """
 
 import os
@@ -38,8 +38,8 @@ _NO_ROWS = memoryview(b"").cast("q")
 # caller must not store 0 before it writes the record. Otherwise a kill between these two steps
 # would hide the operation.
 class Begun:
-    """The writer of two files of one worker: the starts of running operations, and all lost
-    attempts."""
+    """Writes two files of one worker. One file has the starts of running operations, and the other
+    file has all lost attempts."""
 
     def __init__(self, workdir: str | os.PathLike[str], worker_index: int) -> None:
         begun, lost = (
@@ -56,7 +56,8 @@ class Begun:
 
     def place(self) -> tuple[memoryview, int]:
         """Return a view and an index for one caller. The caller stores the start (ns) of its
-        running operation in `view[index]`. Between operations, the caller stores 0 there.
+        running operation in `view[index]`. After each operation, the caller stores 0 in
+        `view[index]`.
 
         Raises EnvironmentNotReadyError if the disk has no room.
         """
@@ -67,7 +68,7 @@ class Begun:
         return self._places, self._place - 1
 
     def lost(self, resource: int, times_ns: Sequence[int]) -> None:
-        """Store the starts of an acquire's lost attempts.
+        """Store the starts (ns) of all lost attempts of one acquire.
 
         Raises EnvironmentNotReadyError on a full disk.
         """
@@ -83,8 +84,8 @@ class Begun:
             self._row = row + 2
 
     def _seal(self) -> None:
-        """Store the checksum of the rows in the current chunk. Call this method when the chunk is
-        full, and at the end."""
+        """Store the checksum of the rows in the current chunk. The class calls this method when the
+        chunk is full, and when the file is closed."""
         count = self._row // 2
         if count:
             self._seals.add(
@@ -93,7 +94,8 @@ class Begun:
             self._sealed += count
 
     def forget(self) -> None:
-        """Remove all lost attempts so far. Without their records, nobody can judge them."""
+        """Remove all lost attempts that were stored so far. Their records have been removed, so
+        nobody can judge these attempts."""
         self._rows = _NO_ROWS
         self._row = 0
         self._lost.cut(0)
@@ -101,8 +103,8 @@ class Begun:
         self._sealed = 0
 
     def close(self) -> None:
-        """Store the last checksum and shorten the file to its rows. No further attempt may
-        follow."""
+        """Store the last checksum, and cut the unused end off the file. After this call, no lost
+        attempt can be stored."""
         # If the disk is full, the last rows stay without a checksum, and the result reports that.
         with suppress(EnvironmentNotReadyError):
             self._seal()
@@ -114,8 +116,8 @@ class Begun:
 
 
 def read_open(workdir: str | os.PathLike[str]) -> Counter[Who]:
-    """Return, for each (worker, pid), how many operations began and have no record. Call this
-    function after the processes have ended."""
+    """Return, for each worker and pid, the number of operations that began but have no record. Call
+    this function after the processes have ended."""
     unfinished: Counter[Who] = Counter()
     for worker, path in worker_files(workdir, BEGUN):
         unfinished[worker] += int(np.count_nonzero(np.fromfile(path, "<i8")))
@@ -125,8 +127,8 @@ def read_open(workdir: str | os.PathLike[str]) -> Counter[Who]:
 def _good_lost(
     workdir: str | os.PathLike[str], worker: Who, path: Path, rows: Integers
 ) -> NDArray[np.bool_]:
-    """Return which rows of lost attempts are intact. An intact row has possible values and a
-    correct checksum."""
+    """Return a mask of the intact rows of lost attempts. A row is intact if its values are possible
+    and its checksum is correct."""
     good = (rows[:, 0] >= 0) & (rows[:, 1] > 0) & (rows[:, 1] < NEVER_NS)
     # If the name has no dot before its suffix, this host wrote the file. Files from other hosts
     # were checked when they were unpacked.
@@ -153,10 +155,10 @@ def torn_lost(workdir: str | os.PathLike[str]) -> int:
 def read_lost(
     workdir: str | os.PathLike[str], clocks: Mapping[Who, Clock] | None = None
 ) -> Integers:
-    """Return all intact lost attempts as rows of resource and start (ns).
+    """Return all intact lost attempts. Each row has the resource and the start of the attempt (ns).
 
-    `clocks`: the clocks of the workers whose clock is not ours. If `clocks` is given, each row has
-    the earliest and the latest possible start on our clock.
+    `clocks` has the clock of each worker that does not use our clock. If `clocks` is given, each
+    row has two starts: the earliest and the latest possible start on our clock.
     """
     parts = []
     for worker, path in worker_files(workdir, LOST):

@@ -1,22 +1,21 @@
-"""Times: *round trips to another host → bounds on our clock for each of its times*; *(resource,
-time) → a key*.
+"""Converts the times of other hosts to our clock, with bounds on the error. It also combines a
+resource and a time into one key.
 
 - In a round trip, we read our clock, the other host reads its clock, and then we read our clock
-  again. So the other host's reading was made between our two times (Cristian, "Probabilistic clock
-  synchronization", 1989). These bounds need no assumption about delays, because a slow message only
-  makes them wider.
-- NTP moves a CLOCK_MONOTONIC away from its CLOCK_MONOTONIC_RAW (adjtimex(2)). NTP may move our
-  clock further than the other host's clock. Each round trip carries this difference, and this
-  module subtracts the difference. After the subtraction, only the drift between two oscillators is
-  left. The round trips bound the rate of this drift, which is at most `DRIFT`. The real drift may
-  differ from the rate by `WANDER`. So every round trip gives a bound for every time. The tightest
-  bound counts.
-- No reading shows how NTP moves a clock between two round trips. NTP may slew each clock by 500
-  ppm, which adds up to `DRIFT` for both clocks. Therefore a time is less certain if it is further
-  from the nearest round trip. Its uncertainty grows at the rate `DRIFT`.
-- If two bounds contradict each other, a clock has stepped. A time between the last round trip
-  before the step and the first round trip after the step is unknown (± `LOST_NS`). All other times
-  keep their bounds.
+  again. Therefore the other host read its clock between our two readings (Cristian, "Probabilistic
+  clock synchronization", 1989). Our two readings are bounds for any network delay. A slow message
+  only moves the bounds further apart.
+- On each host, NTP changes CLOCK_MONOTONIC, but it does not change CLOCK_MONOTONIC_RAW
+  (adjtimex(2)). NTP may change our clock more than the other host's clock. Each round trip records
+  this difference, and this module subtracts it from the times. The subtraction leaves only the
+  drift between the two oscillators. The round trips show the rate of this drift, which is at most
+  `DRIFT`. At any moment, the drift may differ from the measured rate by up to `WANDER`. Therefore
+  every round trip gives bounds for every time, and this module uses the tightest bounds.
+- The round trips do not show what NTP does to a clock between two of them. NTP may slew each clock
+  by 500 ppm. `DRIFT` is the sum for both clocks. Therefore the error of a time grows with its
+  distance from the nearest round trip, at the rate `DRIFT`.
+- If two bounds contradict each other, a clock has stepped. All times between the two round trips
+  around the step are unknown (± `LOST_NS`). The step does not change the bounds of any other time.
 """
 
 import os
@@ -58,8 +57,8 @@ Who = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class _Stretch:
-    """Round trips without a contradiction, and the bounds on *our time − their time* at each round
-    trip. The bounds exclude the movement by NTP."""
+    """Consecutive round trips that do not contradict each other. Each round trip has bounds on *our
+    time − their time*. The bounds do not include the changes that NTP makes."""
 
     trips: Integers
     low: Integers
@@ -75,7 +74,8 @@ class _Stretch:
     # false bounds, the judge could report an overlap that never happened.
     @classmethod
     def of(cls, trips: Integers) -> Self:
-        """Return a stretch that assumes the smallest drift that its round trips allow."""
+        """Return a stretch of these round trips, with the smallest drift that the round trips
+        allow."""
         rate = 0.0
         drift = DRIFT
         low, high = _tightened(trips, rate, drift)
@@ -114,11 +114,11 @@ class _Stretch:
 
 
 class Clock:
-    """The clock of another host, known from one or more round trips. Each round trip is a row of
+    """The clock of another host, measured with one or more round trips. Each round trip is a row of
     `_ROW` columns.
 
-    `lost_ns`: the spans of the other host's time in which a clock stepped. Times in these spans are
-    unknown.
+    `lost_ns` lists the spans of the other host's time in which a clock stepped. In these spans, our
+    time is unknown.
     """
 
     def __init__(self, exchanges: Integers) -> None:
@@ -143,8 +143,9 @@ class Clock:
         return int(max(self.errors_ns.max(), ((high - low + 1) // 2).max() if len(times) else 0))
 
     def bounds(self, times: Integers) -> Bounds:
-        """Return two numbers for each of the other host's `times`. If a number is added to the
-        time, the sum is the earliest or the latest time on our clock."""
+        """Return the bounds on *our time − their time* at each of the other host's `times`. A time
+        plus its lower bound is the earliest possible time on our clock. A time plus its upper bound
+        is the latest possible time."""
         low, high = (np.empty(times.shape, np.int64) for _ in range(2))
         for number, part in enumerate(self._stretches):
             inside = times >= part.trips[0, 1] if number else np.ones(times.shape, bool)
@@ -156,12 +157,13 @@ class Clock:
         return low, high
 
     def place(self, times: Integers) -> tuple[Integers, Integers, Integers]:
-        """Return the other host's `times` on our clock: most likely, earliest and latest.
+        """Convert the other host's `times` to our clock. Return the most likely, the earliest and
+        the latest time of each event.
 
         Each operation has a row of times. A time of 0 means that the event did not happen.
 
-        All most likely times of a row move by the same amount, so the durations in the row stay as
-        measured.
+        The function adds the same number to all most likely times of a row. Therefore it does not
+        change the durations between them.
         """
         low, high = self.bounds(times)
         happened = times != 0
@@ -183,8 +185,8 @@ def _stretches(rows: Integers) -> Iterator[_Stretch]:
 
 
 def _between(one: _Stretch, two: _Stretch) -> tuple[int, int]:
-    """Return the span of the other host's time that is unknown because of a step between two
-    stretches."""
+    """Return a span of the other host's time: the span in which a clock stepped between two
+    stretches. In this span, our time is unknown."""
     last = one.trips[-1].tolist()
     first = two.trips[0].tolist()
     apart = 2 * (first[2] - last[0])
@@ -192,12 +194,12 @@ def _between(one: _Stretch, two: _Stretch) -> tuple[int, int]:
 
 
 def _columns(rows: Integers, drift: float = DRIFT) -> tuple[Integers, Integers, Integers]:
-    """Return three numbers for each round trip.
+    """Return three columns, with one number for each round trip.
 
-    The first number is the largest possible drift between the clocks since the first round trip.
-    The second and the third number are the lower and the upper bound on *our time − their time*.
-    Both bounds follow from this round trip alone. The movement by NTP is subtracted. The bounds are
-    wide enough for a movement by NTP during the round trip.
+    The first column is how far the two clocks can have drifted apart since the first round trip.
+    The second column is the lower bound on *our time − their time*, and the third column is the
+    upper bound. The bounds of a round trip use no other round trip. The recorded changes by NTP are
+    subtracted. The bounds also allow for a change by NTP during the round trip.
     """
     grown = np.ceil((rows[:, 0] - rows[0, 0]) * drift).astype(np.int64)
     loose = READ_NS + np.ceil((rows[:, 2] - rows[:, 0]) * 2 * DRIFT).astype(np.int64)
@@ -209,8 +211,8 @@ def _columns(rows: Integers, drift: float = DRIFT) -> tuple[Integers, Integers, 
 
 
 def _tightened(rows: Integers, rate: float, drift: float) -> Bounds:
-    """Return the bounds at each round trip, as they follow from all round trips together. The
-    function assumes that *our time − their time* grows at `rate` ± `drift`."""
+    """Return the tightest bounds on *our time − their time* at each round trip, computed from all
+    round trips. The computation assumes that the difference grows at `rate` ± `drift`."""
     grown, low, high = _columns(rows, drift)
     trend = np.rint((rows[:, 0] - rows[0, 0]) * rate).astype(np.int64)
     return _highest(low - trend, grown) + trend, trend - _highest(trend - high, grown)
@@ -235,9 +237,9 @@ def _step(rows: Integers) -> tuple[int, int] | None:
     """Return the row numbers of the two round trips around the first step, or None if no clock
     stepped.
 
-    The second of the two is the first round trip that contradicts an earlier round trip. The first
-    of the two is the last round trip that it contradicts. The code uses only whole numbers, so the
-    result does not depend on rounding.
+    The round trip after the step is the first that contradicts an earlier round trip. The round
+    trip before the step is the last of the round trips that it contradicts. The code uses only
+    whole numbers, so the result does not depend on rounding.
     """
     grown, low, high = _columns(rows)
     latest_low = np.maximum.accumulate(low + grown) - grown
@@ -258,11 +260,11 @@ def _step(rows: Integers) -> tuple[int, int] | None:
 # locks. `timelines` chooses a span that includes the first and the last time.
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """A mapping from pairs (resource, time) to int64 keys. One fast sort of the keys orders the
-    pairs by resource and then by time.
+    """A mapping from pairs (resource, time) to int64 keys. After a fast sort of the keys, the pairs
+    are in the order of their resources, and the pairs of each resource are in the order of time.
 
-    The difference of two keys of one resource is the difference of their times. Every key of a
-    resource is below every key of the next resource.
+    For two keys of the same resource, the difference between the keys is the difference between the
+    times. The keys of a resource are all smaller than the keys of the next resource.
     """
 
     first_resource: int
@@ -270,18 +272,19 @@ class Timeline:
     span_ns: int
 
     def keys(self, resources: Integers, times_ns: Integers) -> Integers:
-        """Return the key of each (resource, time). Resources and times must lie within the extent
-        of the timeline."""
+        """Return the key of each pair of a resource and a time. The resources and times must lie
+        within the limits of the timeline."""
         return (resources - self.first_resource) * self.span_ns + (times_ns - self.earliest_ns)
 
 
 def timelines(
     resources: Integers, extent_ns: tuple[int, int], key_limit: int = _KEY_LIMIT
 ) -> Iterator[tuple[Timeline, NDArray[np.bool_] | slice]]:
-    """Yield timelines that cover all `resources`, each with a selection of its rows.
+    """Yield one or more timelines that together cover all `resources`. With each timeline, yield
+    the selection of the rows that belong to it.
 
-    `extent_ns`: the first and the last time of all future keys. If the keys of one timeline would
-    exceed `key_limit`, there are several timelines.
+    `extent_ns` is the earliest and the latest time that the timelines must accept. If the keys of a
+    single timeline would exceed `key_limit`, the function yields several timelines.
     """
     if not len(resources):
         return
@@ -312,8 +315,8 @@ def read_clocks(workdir: str | os.PathLike[str]) -> dict[Who, Clock]:
 def worker_files(
     workdir: str | os.PathLike[str], kind: str, suffix: str = "bin"
 ) -> Iterator[tuple[Who, Path]]:
-    """Yield the files `kind-worker-pid…` of a run's folder in the order of their names. Each file
-    comes with its worker and pid."""
+    """Yield the files `kind-worker-pid…` of a run's folder in the order of their names. Each item
+    has the worker and its pid, and the path of the file."""
     for path in sorted(Path(workdir).glob(f"{kind}-*-*.{suffix}")):
         _, worker, pid = path.name.partition(".")[0].split("-")
         yield (int(worker), int(pid)), path

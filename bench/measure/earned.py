@@ -1,16 +1,17 @@
-"""A check whether a stored result claims more than its data supports: *the stored result, and the
-result that follows from its sections → the first difference*.
+"""Compares a stored result with the result that follows from its sections. A difference shows that
+the stored result claims more than its data supports.
 
 Rules
-- Each question of lockbench judges its own results. It computes the verdict again, and also every
-  section that follows from other sections. The writer of a result calls the same function, so
-  writer and reader agree.
+- Each question of lockbench has a function that judges its results. The function computes the
+  verdict and every section that follows from other sections. The command that writes a result and
+  the code that reads it call the same function, so both get the same verdict.
 - This module compares words, counts and figures. It does not compare sentences, because a later
-  version may phrase them differently.
-- Two figures are equal if they differ by at most 1e-9 of their size. The same numbers, added in
-  another order, may differ by that much.
-- If the verdict is not a pass, this module compares only the word, status and exit code. An older
-  version may have computed other figures, and readers see the newly computed figures.
+  version of lockbench may phrase the sentences differently.
+- Two figures are equal if they differ by at most 1e-9 of their size. Such a difference can arise if
+  the same numbers are added in another order.
+- If the verdict is not a pass, this module compares only the word, the status and the exit code.
+  The other figures may differ, because an older version of lockbench may have computed them.
+  Readers see the figures that were computed last.
 """
 
 from collections.abc import Iterator, Mapping
@@ -42,10 +43,11 @@ CLOSE = 1e-9
 
 
 def first_difference(stored: Document, earned: Document) -> str:
-    """Return the first difference between a stored result and the result that follows from its
-    sections.
+    """Return a sentence about the first difference between a stored result and the result that
+    follows from its sections.
 
-    The verdict's word is compared first. "" means that there is no difference.
+    The function compares the verdict's word first. If there is no difference, the return value is
+    "".
     """
     own = stored.verdict
     due = earned.verdict
@@ -71,7 +73,8 @@ def first_difference(stored: Document, earned: Document) -> str:
 def _differences(
     stored: object, earned: object, place: str
 ) -> Iterator[tuple[str, object, object]]:
-    """Yield every place at which the two JSON values differ, with both values."""
+    """Compare two JSON values. For each difference, yield its place, the stored value and the
+    earned value."""
     name = place.rpartition(".")[2]
     if name in SENTENCES | ELSEWHERE:
         return

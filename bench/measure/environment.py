@@ -1,5 +1,5 @@
-"""Facts about the machine and the software of a run: *this machine, Python, packages, commit →
-section `environment`*.
+"""The section `environment` of a result: facts about the machine, Python, the packages and the
+commit of a run.
 
 An unknown value is None and never a guess. The section names no user and no folder.
 """
@@ -33,7 +33,7 @@ _SOURCE = Path(__file__).resolve().parents[2]
 
 
 class Environment(Section, frozen=True, kw_only=True):
-    """This machine, Python, the packages and the commit. A value of null is unknown."""
+    """The machine, Python, the packages and the commit of a run. An unknown value is null."""
 
     cpu_model: Annotated[str | None, says("name of the processor")] = None
     cores: Annotated[Count | None, says("number of logical cores of the machine")] = None
@@ -106,15 +106,16 @@ def environment_warnings() -> list[str]:
 
 
 def lockcore_form() -> str:
-    """Return how lockcore runs in this process: `compiled` or `source`."""
+    """Return `compiled` if lockcore runs as machine code in this process, or `source` if it runs as
+    Python."""
     return _core()
 
 
 def slower_core() -> str:
     """Return a text that says why the lock is slower than possible, and how to fix this.
 
-    The text is "" if the lock is compiled, or if it runs from a developer's checkout. pip hides the
-    output of a successful build, so the installation itself cannot show this text.
+    The text is "" if lockcore is compiled, or if it runs from a developer's checkout. The
+    installation cannot show this text, because pip hides the output of a successful build.
     """
     if _core() == "compiled" or (_SOURCE / "pyproject.toml").exists():
         return ""
@@ -171,8 +172,9 @@ def slewed_ns(within_ns: int = 10_000) -> int | None:
     """Return how far (ns) NTP has moved CLOCK_MONOTONIC away from CLOCK_MONOTONIC_RAW. NTP does not
     change the raw clock.
 
-    The error is at most ± half of `within_ns`. The result is None if the three readings of the
-    clocks never fit into `within_ns`. Source: clock_gettime(2).
+    The function reads the clocks three times within at most `within_ns`, so the error is at most ±
+    half of `within_ns`. It tries this 100 times. If no try is fast enough, the result is None.
+    Source: clock_gettime(2).
     """
     for _ in range(100):
         before_ns = time.clock_gettime_ns(time.CLOCK_MONOTONIC_RAW)
@@ -184,8 +186,8 @@ def slewed_ns(within_ns: int = 10_000) -> int | None:
 
 
 def versions() -> str:
-    """Return the versions of the software in this load process. They show whether load processes
-    are comparable."""
+    """Return the versions of the software in this load process. Load processes are comparable only
+    if they have the same versions."""
     return (
         f"lockbench {version_of('lockbench')}, Python {platform.python_version()}, lockcore "
         f"{_core()}"

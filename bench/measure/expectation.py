@@ -1,9 +1,9 @@
-"""Verdicts on experiments that expect a certain outcome in every row: *observations and
-preconditions → a row's word; rows → a Verdict*.
+"""Judges experiments that expect a certain outcome in every row. Each row gets a word, and the
+words of all rows decide the verdict.
 
 A precondition is a sentence that is true or false for a row, for example "a fault took place". If a
-precondition is false, the row neither confirms nor refutes the expectation. But if the lock had two
-holders at once, the row is a violation in any case.
+precondition is false, the row neither confirms nor refutes the expectation. However, if the lock
+had two holders at once, the row is always a violation.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,11 +28,11 @@ Preconditions = Mapping[str, bool]
 
 
 def row_verdict(*, holds: bool, broken: bool, preconditions: Preconditions) -> RowWord:
-    """Return the word of a row.
+    """Return the word for one row.
 
-    `broken`: the lock had two holders at once. If this is true, it decides the word. Otherwise a
-    false precondition decides. `holds`: the expectation came true. It decides if all preconditions
-    are true.
+    `broken` is true if the lock had two holders at once. Then the word is "violated". Otherwise, if
+    a precondition is false, the word is "not known". Otherwise `holds` decides the word, and
+    `holds` is true if the row met the expectation.
     """
     if broken:
         return VIOLATED
@@ -57,10 +57,10 @@ def conclude_rows(
 ) -> Verdict:
     """Return the verdict over all rows.
 
-    `rows`: a word and a sentence for each row. If a word is not one of the four of `RowWord`, its
-    row does not count. An example is a skipped row. `least`: at least this many rows must be as
-    expected. `also`: further evidence that the verdict needs. `interrupted`: a sentence about the
-    work that Ctrl-C left undone, or "".
+    `rows` has a word and a sentence for each row. A row does not count if its word is not one of
+    the four words of `RowWord`. For example, a skipped row does not count. `least` is the number of
+    rows that must be as expected. `also` is further evidence that the verdict needs. `interrupted`
+    is a sentence about the work that Ctrl-C left undone, or "".
     """
     bad = (VIOLATED, NOT_SHOWN, NOT_KNOWN)
     reasons = {

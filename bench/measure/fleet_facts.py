@@ -1,7 +1,6 @@
-"""The servers of a run in its result: *a fleet, INFO counters, reports of load processes →
-sections*.
+"""The sections of a result that describe the servers of a run.
 
-Rules: the name of a field ends in its unit. A value of null is not known or not applicable.
+The name of a field ends in its unit. A field is null if its value is unknown or does not apply.
 """
 
 from dataclasses import dataclass, field
@@ -50,14 +49,15 @@ class FleetFacts(Section, frozen=True, kw_only=True):
 
     @property
     def policy(self) -> str | None:
-        """The AOF policy that all instances have. If the policies differ or one policy is unknown,
-        this is None."""
+        """The AOF policy, if all instances have the same policy. The value is None if the policies
+        differ, or if one of them is unknown."""
         policies = {one.fsync for one in self.instances}
         return self.fsync or (policies.pop() if len(policies) == 1 else None)
 
     @property
     def policies(self) -> str:
-        """The instances' AOF policies, such as `everysec and always`, or "" if none is known."""
+        """The AOF policies of the instances as text, such as `everysec and always`. If no policy is
+        known, the text is ""."""
         if self.fsync is not None:
             return self.fsync
         present = {one.fsync for one in self.instances}
@@ -67,15 +67,15 @@ class FleetFacts(Section, frozen=True, kw_only=True):
 
     @property
     def text(self) -> str:
-        """A text about how the servers sync: `fsync everysec`. If the servers are the user's own,
-        the text is `own targets, fsync everysec`."""
+        """A text that describes how the servers sync, such as `fsync everysec`. If the user named
+        the servers, the text begins with `own targets`, as in `own targets, fsync everysec`."""
         policies = f"fsync {self.policies or 'not known'}"
         return policies if self.started else f"own targets, {policies}"
 
 
 class OwnFleet(Section, frozen=True, kw_only=True):
-    """The servers of an experiment that starts all its servers. If the servers differ in a value,
-    or the experiment did not read it, the value is null."""
+    """The servers of an experiment that starts all its servers. A value is null if it is not the
+    same for all servers, or if the experiment did not read it."""
 
     started: Annotated[
         Literal[True], says("always true: lockbench started the servers for this experiment")
@@ -129,7 +129,7 @@ class InfoDelta:
 
 
 class InstanceSeen(Section, frozen=True, kw_only=True):
-    """One instance as a load process sees it."""
+    """The state of one instance, as one load process reports it."""
 
     index: Annotated[Count, says("position of the instance in the list of targets, from 0")]
     address: Annotated[
@@ -176,7 +176,8 @@ class InstanceSeen(Section, frozen=True, kw_only=True):
 
 
 class InstanceReport(InstanceSeen, frozen=True, kw_only=True):
-    """One instance as all load processes together saw it, and figures from its own INFO."""
+    """One instance: the combined reports of all load processes, and the figures of the instance's
+    own INFO."""
 
     reply_s: Annotated[
         Latency | None,

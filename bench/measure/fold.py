@@ -1,12 +1,13 @@
-"""Sums over the history of a run and the reports of its workers: *records → the measured sections
-of result.json*.
+"""Computes the measured sections of result.json from the records of a run and the reports of its
+workers.
 
-- Outcomes, latencies, votes and attempts count operations whose intended start lies in the window.
-  `totals` and `releases` count the whole run. Rates count the grants and returns that happened in
-  the window, even if the operation began before the window.
-- A hand-off is computed from two operations. Every other figure is a sum over single operations. So
-  a worker of another host can `count` its own operations, without the hand-offs. The leader merges
-  these counts exactly. It then adds the hand-offs from the records that it has received.
+- The outcomes, latencies, votes and attempts are those of operations with an intended start in the
+  window. `totals` and `releases` are counts of the whole run. The rates count each grant and each
+  return in the window, even if the operation began before the window.
+- A hand-off needs two operations. All other figures need only one operation at a time, and are then
+  added up. Therefore a worker on another host can `count` its own operations, but it cannot count
+  hand-offs. The leader adds up the counts of all workers, and this sum is exact. Then the leader
+  adds the hand-offs from the records that it has received.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -76,9 +77,9 @@ class Sections:
 class Fold:
     """The sums over one run.
 
-    `window`: the measured time. `due`: how many starts the schedule of an open loop has. `cut`: the
-    run ended before its time. The `sums` of two folds can be merged if no operation is in both
-    folds and their windows have the same length.
+    `window` is the measured time. `due` is how many operations the schedule of an open loop starts.
+    `cut` is true if the run ended early. The `sums` of two folds can be merged under two
+    conditions: no operation is in both folds, and both windows have the same length.
     """
 
     def __init__(
@@ -100,13 +101,14 @@ class Fold:
         self._counts, self._totals = (self.sums.numbers[name] for name in ("counts", "totals"))
 
     def add(self, records: Records) -> None:
-        """Add a part of the history. The part must have all operations of its resources, in any
-        order."""
+        """Add some records of the history. If a resource occurs in `records`, all its operations
+        must be in `records`, in any order."""
         self.count(records)
         self.add_handoffs(records)
 
     def add_handoffs(self, records: Records) -> None:
-        """Add only the hand-offs. `records` must hold all operations of their resources."""
+        """Add only the hand-offs. If a resource occurs in `records`, all its operations must be in
+        `records`."""
         self.sums.histograms["handoff"].add(latency.handoffs(records, self._window))
 
     # Workers of other hosts call this on their own records, and the leader adds up their counts. So
@@ -115,7 +117,8 @@ class Fold:
     # records that it received. The leader must not call `add` for received records, because their
     # hosts have already counted them.
     def count(self, records: Records) -> None:
-        """Add everything except the hand-offs. `records` may have any operations."""
+        """Add all figures of these records except the hand-offs. The records may be any selection
+        of the history."""
         window = self._window
         sums = self.sums
         inside = records[self._window.holds(records.intended_ns)]
@@ -155,8 +158,8 @@ class Fold:
     ) -> Sections:
         """Return the sections of all operations that were added so far.
 
-        `reports`: the reports of the workers. `server_cpu_s`: the CPU time that all servers used
-        during the run.
+        `reports` has the reports of the workers. `server_cpu_s` is the CPU time that all servers
+        used during the run.
         """
         sums = self.sums.numbers
         counts = self._counts
@@ -322,9 +325,8 @@ def fold(
     reports: Sequence[WorkerNote] = (),
     due: Due = NO_DUE,
 ) -> Sections:
-    """Return the sections of a whole history, as `Fold` computes them.
-
-    A million operations take much less than a second.
+    """Compute the sections of a whole history with one `Fold`. The computation takes much less than
+    a second for a million operations.
     """
     total = Fold(scenario, window, due)
     total.add(records)

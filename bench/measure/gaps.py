@@ -1,26 +1,30 @@
-"""The times in which a load process did not run: *gaps and pauses in files → lost time, and the
-acquires that touch a gap or a pause*.
+"""Finds the times in which a load process did not run, and the acquires that these gaps and pauses
+affected.
 
 Rules
 - A process is away while it neither runs nor waits for a core. For example, the process is away if
-  it or its machine is stopped, frozen or throttled. A wait for a core is not a gap, so a busy
-  machine causes no gaps. The wait counts as scheduler lag, which can lead to the verdict LATE.
-- A gap has a beginning, an end, and a lost time. The gap begins when the process checked its clocks
-  for the last time before the stop.
+  it or its machine is stopped, frozen or throttled. A busy machine causes no gaps, because a
+  process that waits for a core is not away. Such a wait is scheduler lag, which can lead to the
+  verdict LATE.
+- A gap is a span of time in which a process was away. The gap begins at the last time that the
+  process checked its clocks before it stopped. A gap also has a lost time, which is how long the
+  process did not run.
 - A run is INVALID if one process was away for more than `MOST_SHARE` of the measured window. The
-  rates and latencies of this run show the effect of the stop, so they say nothing about the lock.
-  If the share is smaller, the rates leave out the lost time.
-- An acquire touches a gap if it lasted into the gap. After a gap, the load process works off its
-  backlog. So an acquire that was due soon after the gap also touches the gap. "Soon" means a time
-  as long as the gap itself. An acquire that touches a gap says nothing about the lock. These rules
-  apply to the acquires of all processes, because the stopped process may have held the lock.
-- If the kernel does not count waits for a core (no /proc/<pid>/schedstat), a wait looks like a
-  stop. In this case, only a stop of at least `UNTOLD_NS` is a gap.
-- A pause is a time of `PAUSE_NS` or more in which a process had work but did not run. In a pause,
-  the process was away or it waited for a core. A busy machine has many pauses, and pauses never
-  make a run INVALID. Pauses show how much of a latency the machine caused. So acquires that touched
-  a pause have their own histograms in the result, by the longest pause of each acquire. `lockbench
-  capacity` reads these histograms.
+  rates and latencies of such a run depend on the stop, so they do not describe the lock. If the
+  process was away for a smaller share, the rates do not include the lost time.
+- An acquire touches a gap if the two overlap. After a gap, the load process first works off its
+  backlog. Therefore an acquire also touches the gap if it was due shortly after the gap, within a
+  time as long as the gap. The duration of an acquire that touches a gap does not describe the lock.
+  These rules apply to the acquires of all processes, because the stopped process may have held the
+  lock.
+- Some kernels do not count how long a process waits for a core (no /proc/<pid>/schedstat). On such
+  a kernel, lockbench cannot distinguish a wait for a core from a stop. Then it counts only times of
+  at least `UNTOLD_NS` as gaps.
+- A pause is a time of at least `PAUSE_NS` in which a process had work but did not run. During a
+  pause, the process is away, or it waits for a core. A busy machine has many pauses, but they never
+  make a run INVALID. Pauses show how much latency the machine added. The result has separate
+  histograms for the acquires that touched a pause. The length of an acquire's longest pause decides
+  which histogram counts the acquire. `lockbench capacity` reads these histograms.
 """
 
 import os
@@ -69,16 +73,16 @@ class Gap(NamedTuple):
 def read_gaps(
     workdir: str | os.PathLike[str], clocks: Mapping[Who, Clock] | None = None
 ) -> list[Gap]:
-    """Return the gaps of all load processes, with times on our clock, in the order of their
-    beginnings."""
+    """Return the gaps of all load processes in the order in which they began. All times are times
+    of our clock."""
     return _read(workdir, clocks, (AWAY,))
 
 
 def read_pauses(
     workdir: str | os.PathLike[str], clocks: Mapping[Who, Clock] | None = None
 ) -> list[Gap]:
-    """Return the pauses of all load processes, in the form that `read_gaps` uses. Every gap is also
-    a pause."""
+    """Return the pauses of all load processes, in the same form as `read_gaps`. The gaps are
+    included, because every gap is also a pause."""
     return _read(workdir, clocks, (AWAY, PAUSED))
 
 
@@ -97,7 +101,8 @@ def _read(
 
 
 def lost_in(gaps: Sequence[Gap], window: Window) -> dict[Who, int]:
-    """Return how long (ns) each process with a gap was away in the window."""
+    """Return how long (ns) each process was away in the window. A process without a gap is not in
+    the result."""
     lost: dict[Who, int] = {}
     for gap in gaps:
         inside_ns = min(gap.ended_ns, window.stop_ns) - max(gap.begun_ns, window.start_ns)
@@ -108,7 +113,7 @@ def lost_in(gaps: Sequence[Gap], window: Window) -> dict[Who, int]:
 
 
 def touched(records: Records, gaps: Sequence[Gap]) -> NDArray[np.bool_]:
-    """Return which acquires touch a gap."""
+    """Return a mask of the acquires that touch a gap."""
     touches = np.zeros(len(records), bool)
     for gap in gaps:
         until_ns = gap.ended_ns + (gap.ended_ns - gap.begun_ns)
@@ -122,14 +127,14 @@ def touched(records: Records, gaps: Sequence[Gap]) -> NDArray[np.bool_]:
 # because `_joined` leaves no overlap, so beginnings and ends are both in order. If spans
 # overlapped, acquires would get wrong classes without any error.
 def pause_histograms(records: Records, pauses: Sequence[Gap]) -> dict[str, Histogram]:
-    """Return, for each class of pauses, a histogram of how long the acquires took that touch a
-    pause.
+    """Return a histogram for each class of pauses. It has the durations of the acquires that
+    touched a pause of this class.
 
-    An acquire belongs to the class of the longest pause that it touches. For example, `paused_8` is
-    for pauses from 8 ms to less than 16 ms. A failed acquire counts as `HIGHEST_NS`.
+    An acquire belongs to the class of the longest pause that it touches. For example, the class
+    `paused_8` has the pauses from 8 ms to less than 16 ms. A failed acquire counts as `HIGHEST_NS`.
 
-    An acquire touches a pause if it lasted into the pause. It also touches the pause if it was due
-    soon after the pause, within a time as long as the lost time.
+    An acquire touches a pause if the two overlap. It also touches the pause if it was due shortly
+    after the pause, within a time as long as the pause's lost time.
     """
     classes = np.zeros(len(records), np.int64)
     for least_ms in PAUSES_MS:
@@ -149,7 +154,8 @@ def pause_histograms(records: Records, pauses: Sequence[Gap]) -> dict[str, Histo
 
 
 def _joined(spans: Sequence[tuple[int, int]]) -> NDArray[np.int64]:
-    """Return the spans as rows of beginning and end, in order and without overlaps."""
+    """Sort the spans, and join all spans that overlap. Each row of the result has the beginning and
+    the end of a span."""
     rows: list[list[int]] = []
     for begun_ns, until_ns in sorted(spans):
         if rows and begun_ns <= rows[-1][1]:
@@ -168,8 +174,8 @@ def with_gaps(
 ) -> Measured:
     """Return the sections of a run, corrected for its gaps.
 
-    `away`: how many acquires touched a gap (`operations`), and how many of these acquires failed
-    (`failures`).
+    `away` has two counts. `operations` is how many acquires touched a gap, and `failures` is how
+    many of these acquires failed.
     """
     lost = lost_in(gaps, window)
     if not lost or window.span_ns <= 0:

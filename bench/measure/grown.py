@@ -1,5 +1,5 @@
-"""A file of int64 numbers that grows by mapped chunks: *numbers, one after the other → pages that
-outlive this process*."""
+"""A file of int64 numbers that grows by mapped chunks. The numbers in its pages survive the end of
+this process."""
 
 import mmap
 import os

@@ -1,14 +1,15 @@
-"""Histograms and sums: *int64 nanoseconds → counts in HDR buckets → percentiles*; *sums of parts of
-a run → sums of the run*.
+"""Histograms with HDR buckets and percentiles, and sums that can be computed for parts of a run and
+then added.
 
-- A histogram covers 1 ns to one hour at three significant digits. Buckets, merging and the V2
-  encoding follow Gil Tene's HdrHistogram. This module computes `getCountsArrayIndex` of
-  HdrHistogram for whole arrays. Count, sum and maximum are kept separately and are exact.
+- A histogram covers 1 ns to one hour at three significant digits. Its buckets, its merging and its
+  V2 encoding are those of Gil Tene's HdrHistogram. HdrHistogram's function `getCountsArrayIndex`
+  handles one value, and `bucket_indices` does the same for a whole array. The count, the sum and
+  the maximum are stored separately and are exact.
 - A percentile is None if fewer than ten samples lie beyond it, because so few samples prove
-  nothing. A percentile is infinite if it falls among the failed operations and at least ten
-  operations failed.
-- If a section of sums begins empty, its names are whole numbers, such as the numbers of callers.
-  All other sections have fixed names from the start.
+  nothing. The samples of failed operations are infinitely long. If at least ten operations failed,
+  a percentile can be infinite.
+- Most sections of sums have a fixed set of names. If a section is empty at first, its names are
+  whole numbers, such as the numbers of callers.
 """
 
 import base64
@@ -48,7 +49,7 @@ class Histogram:
 
     @classmethod
     def of(cls, values: Integers) -> Self:
-        """Return a histogram of `values` (ns, ≥ 0). Raises ValueError as `add` does."""
+        """Return a histogram of `values` (ns, ≥ 0). Raises ValueError if a value is negative."""
         histogram = cls()
         histogram.add(values)
         return histogram
@@ -89,12 +90,13 @@ class Histogram:
     # float such as 99.9 / 100 is not exact. If exactly ten samples lie beyond the percentile, a
     # float's rounding error could turn a number into None.
     def percentile(self, percent: float, endless: int = 0) -> float | None:
-        """Return the percentile in ns: `percent` (0 < percent ≤ 100) of the samples are at most
-        this value.
+        """Return a percentile in ns. `percent` (0 < percent ≤ 100) of the samples are not longer
+        than the percentile.
 
-        The value has three significant digits. It is None if fewer than ten samples lie beyond it.
-        `endless`: how many more samples there are that are infinitely long. The value is inf if
-        `endless` is at least ten and the percentile falls among the infinite samples.
+        The percentile has three significant digits. The result is None if fewer than ten samples
+        lie beyond the percentile. `endless` is a number of additional samples that are infinitely
+        long. If `endless` is at least ten and the percentile is one of these samples, the result is
+        inf.
         """
         count = self.count + endless
         # This division rounds up.
@@ -108,8 +110,9 @@ class Histogram:
         return min(highest_of_bucket(bucket), self.max_ns)
 
     def beyond(self, value_ns: float) -> int:
-        """Return how many samples are certainly longer than `value_ns`. Samples are known with
-        three significant digits."""
+        """Return how many samples are certainly longer than `value_ns`. The histogram stores each
+        sample with three significant digits, so it may not count a sample that is only slightly
+        longer."""
         if value_ns < 0:
             return self.count
         bucket = int(bucket_indices(np.array([int(min(value_ns, HIGHEST_NS))]))[0])
@@ -127,8 +130,9 @@ class Histogram:
     def decode(cls, text: str, sum_ns: int | None = None, max_ns: int | None = None) -> Self:
         """Read the text that `encode` wrote.
 
-        Counts are exact. Without `sum_ns` and `max_ns`, sum and maximum have only three digits.
-        Raises ValueError if the text is not an encoded histogram or has other bounds.
+        The counts of the result are exact. If `sum_ns` or `max_ns` is None, the sum or the maximum
+        is computed from the buckets and has only three digits. Raises ValueError if the text is not
+        an encoded histogram or has other bounds.
         """
         try:
             base64.b64decode(text, validate=True)
@@ -167,8 +171,8 @@ class Histogram:
 # selects its bucket. `lowest_of_bucket` and `highest_of_bucket` are the inverse, so all three
 # functions must change together.
 def bucket_indices(values: Integers) -> Integers:
-    """Return, for every value (ns, ≥ 0), the index of its count in HdrHistogram. Values above one
-    hour get the bucket of one hour."""
+    """Return the index of the HdrHistogram bucket for each value (ns, ≥ 0). A value above one hour
+    gets the bucket of one hour."""
     clipped = np.minimum(values, HIGHEST_NS)
     # The conversion is exact, because one hour needs 42 bits and a double has 53.
     _, bits = np.frexp(clipped.astype(np.float64))
@@ -189,9 +193,10 @@ def highest_of_bucket(index: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class SumsState:
-    """The whole state of one `Sums` object. Another `Sums` object can add this state to its own.
+    """The whole state of one `Sums` object. `Sums.merge` adds this state to another object.
 
-    `histograms`: the text of each histogram, with its exact sum and maximum (ns).
+    `histograms` has, for each histogram, its encoded text, its exact sum (ns) and its exact maximum
+    (ns).
     """
 
     numbers: dict[str, dict[str, int]]
@@ -200,8 +205,8 @@ class SumsState:
 
 
 class Sums:
-    """The sums of a run: the numbers by section and name, the histograms by name, and the longest
-    wait."""
+    """The sums of a run. `numbers` has the sums by section and name. `histograms` has the
+    histograms by name. `longest_ns` is the longest wait."""
 
     def __init__(
         self, sections: Mapping[str, Iterable[object]], histograms: Iterable[str] = ()
@@ -214,14 +219,15 @@ class Sums:
         self._free = [name for name, numbers in self.numbers.items() if not numbers]
 
     def add(self, section: str, counts: Mapping[str, int] | Mapping[int, int]) -> None:
-        """Add numbers to a section, by name."""
+        """Add `counts` to a section. Each number is added to the sum of the same name."""
         numbers = self.numbers[section]
         for name, number in counts.items():
             numbers[str(name)] = numbers.get(str(name), 0) + number
 
     @property
     def state(self) -> SumsState:
-        """The state of this object. `merge` of another `Sums` accepts it."""
+        """The state of this object. It can be passed to the method `merge` of another `Sums`
+        object."""
         histograms = {
             name: (one.encode(), one.sum_ns, one.max_ns) for name, one in self.histograms.items()
         }
@@ -230,7 +236,8 @@ class Sums:
     def merge(self, state: SumsState) -> None:
         """Add the state of another `Sums`.
 
-        Raises ValueError if the state has another form.
+        Raises ValueError if the state has other sections or names, or if a histogram in it is
+        damaged.
         """
         if (
             state.numbers.keys() != self.numbers.keys()

@@ -1,9 +1,9 @@
-"""The reader of a run's records: *the files of all workers → a numpy array, and counts of missing
-parts*.
+"""Reads the records of a run from the files of all workers, and counts missing parts.
 
-- The recorder writes the field `sequence` of a record last (recorder.py). So the reader notices an
-  incomplete record of a killed worker, and it loses only this one record.
-- The pages belong to the kernel, so a `kill -9` of the worker loses no complete record.
+- The recorder writes the field `sequence` of a record last (recorder.py). If a worker is killed
+  while it writes a record, the reader detects the incomplete record. Only this record is lost.
+- The pages of a file belong to the kernel. Therefore a `kill -9` of the worker destroys no complete
+  record.
 - Readers never map a file, because the writer may shorten the file at the end of the run.
 """
 
@@ -83,8 +83,9 @@ def read_history(workdir: str | os.PathLike[str], part: int = 0, parts: int = 1)
     this function after the workers have ended.
 
     The result needs 128 bytes of memory per operation, so a long run is read in several `parts`.
-    If the index of a resource modulo `parts` is `part` (0 ≤ `part` < `parts`), all operations of
-    the resource are in this part. Only part 0 counts torn records and missing files.
+    The index of a resource modulo `parts` is the number of its part (0 ≤ `part` < `parts`). Each
+    part has all operations of its resources. Only part 0 has the counts of torn records and missing
+    files.
     """
     pieces: list[tuple[Records, Records, Records]] = []
     counts: Counter[Who] = Counter()
@@ -115,8 +116,8 @@ def read_history(workdir: str | os.PathLike[str], part: int = 0, parts: int = 1)
 def read_pieces(workdir: str | os.PathLike[str]) -> Iterator[tuple[Who, Records, int, int]]:
     """Yield one tuple for each file.
 
-    A tuple has the worker with its pid, the complete records, and two numbers. The first number is
-    how many records are torn. The second number is how many files are missing before this file.
+    Each tuple has four items: the worker and its pid, the complete records of the file, the number
+    of torn records in the file, and the number of missing files before this file.
     """
     for worker, records, torn, missing, _ in _read_pieces(workdir):
         yield worker, records, torn, missing
@@ -128,8 +129,8 @@ def read_pieces(workdir: str | os.PathLike[str]) -> Iterator[tuple[Who, Records,
 # writer leaves its last file at full length. The rows of zeros at the end of this file are neither
 # complete nor torn records. `begun` excludes these rows.
 def _read_pieces(workdir: str | os.PathLike[str]) -> Iterator[tuple[Who, Records, int, int, int]]:
-    """Yield the tuples of `read_pieces`. Each tuple has one more number, which is how many records
-    have no checksum."""
+    """Yield the same tuples as `read_pieces`, with a fifth item: the number of records without a
+    checksum."""
     for worker, segments in _by_worker(workdir).items():
         base = 0
         expected = 0
@@ -159,21 +160,22 @@ def _read_pieces(workdir: str | os.PathLike[str]) -> Iterator[tuple[Who, Records
 
 
 def _first_slot(raw: Records) -> int:
-    """Return the slot of the first record of a file. The slot comes from the record itself, because
-    a file before this file is missing."""
+    """Return the slot of the first record of a file. The function reads the slot from the record,
+    because an earlier file is missing."""
     return int(raw.sequence[0]) - 1 if len(raw) else 0
 
 
 def _whole(raw: Records, first: int) -> NDArray[np.bool_]:
-    """Return which records are complete. A record is complete if it has its `sequence`, because the
-    writer stores this field last."""
+    """Return a mask of the complete records. A record is complete if its `sequence` is correct,
+    because the writer stores this field last."""
     return np.asarray(raw.sequence == first + 1 + np.arange(len(raw)))
 
 
 def placed(records: Records, clock: Clock | None) -> tuple[Records, Records, Records]:
-    """Return the records three times on our clock: at their most likely, earliest and latest times.
+    """Convert the records to our clock. Return three versions of them: with the most likely, the
+    earliest and the latest times.
 
-    `clock`: the clock that gave the times in the records. None means our clock.
+    `clock` is the clock of the worker that made the records, or None if the worker used our clock.
     """
     if clock is None or not len(records):
         return records, records, records
@@ -186,7 +188,7 @@ def placed(records: Records, clock: Clock | None) -> tuple[Records, Records, Rec
 
 
 def history_parts(workdir: str | os.PathLike[str], operations_per_part: int = 4_000_000) -> int:
-    """Return in how many parts (≥ 1) to read the history, so that each part has about
+    """Return a number of parts (≥ 1) for `read_history`, so that each part has about
     `operations_per_part` operations."""
     size = sum(path.stat().st_size for path in Path(workdir).glob("history-*.bin"))
     return max(-(-size // (RECORD_BYTES * operations_per_part)), 1)
@@ -208,8 +210,8 @@ class HistoryTail:
     def new_records(self, settled_before_ns: int = NEVER_NS) -> Records:
         """Return the new records of all workers since the last call.
 
-        The records of each worker stop before its first operation that ended at or after
-        `settled_before_ns`. So the votes of the returned records can no longer change.
+        For each worker, the method returns all new records before the first operation that ended at
+        or after `settled_before_ns`. The votes of the earlier operations can no longer change.
         """
         parts = []
         for segments in _by_worker(self._workdir).values():
@@ -232,10 +234,10 @@ class HistoryTail:
 # completes its records in order. If a writer used another order, the reader would return
 # half-written records.
 def _read_from(path: Path, record: int) -> Records:
-    """Return the complete records of a file, from index `record` on.
+    """Return the complete records of a file. The first returned record has the index `record`.
 
-    The writer completes one record after the other and stores the sequence of each record last. So
-    every record before a stored sequence is complete.
+    The writer completes the records in order, and it stores the sequence of each record last.
+    Therefore, if a record has a sequence, all earlier records are complete.
     """
     with path.open("rb", buffering=0) as file:
 
@@ -255,8 +257,8 @@ def _by_worker(
 ) -> dict[Who, list[tuple[int, Path]]]:
     """Return the numbered files of each worker.
 
-    Files of the kind "share" come from another host. They hold the records of some resources
-    (bench/hosts/share.py).
+    Files of the kind "share" come from another host. These files have the records of some resources
+    only (bench/hosts/share.py).
     """
     workers: dict[Who, list[tuple[int, Path]]] = {}
     for worker, path in worker_files(workdir, "history"):

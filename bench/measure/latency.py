@@ -1,10 +1,11 @@
-"""How long operations take: *records → histograms by name → the sections `latency_s`, `waiting` and
-`over_time`*.
+"""How long operations take. This module computes the sections `latency_s`, `waiting` and
+`over_time` from the records.
 
-The fields of `Latencies` explain each duration. `over_time` divides the measured window into at
-most 60 equal slices of about 0.1 s or more. Slices of the same width cover the warm-up. An
-operation belongs to the slice of its intended start, so the slices of the window add up to
-`outcomes`. In contrast, `granted` counts a lease in the slice in which its acquire returned.
+The fields of `Latencies` explain each duration. `over_time` divides the measured window into equal
+time slices. There are at most 60 slices, and each slice lasts about 0.1 s or longer. The warm-up is
+divided into slices of the same length. An operation belongs to the slice of its intended start, so
+the sums over the window's slices are equal to `outcomes`. Only `granted` is different: it counts a
+lease in the slice in which its acquire returned.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -84,8 +85,8 @@ class Latency(Percentiles, frozen=True, kw_only=True):
         )
 
     def contradictions(self) -> Iterator[str]:
-        """Yield the sentences of `Percentiles`. Yield further sentences if a figure has no samples,
-        or if the mean is above the maximum."""
+        """Yield the contradictions of `Percentiles`. Also yield a sentence if a figure has no
+        samples, or if the mean is above the maximum."""
         yield from super().contradictions()
         if not self.count and any(value is not None for value in (self.mean, self.p50, self.max)):
             yield "it has figures, but no samples"
@@ -107,12 +108,12 @@ class AllAcquires(Percentiles, frozen=True, kw_only=True):
     ]
 
     def value_of(self, name: str) -> object:
-        """Return the value that tables show. The value is infinity if so many acquires failed that
-        the percentile is infinite."""
+        """Return the value of a field for a table. The value is inf if the percentile is infinite
+        because acquires failed."""
         return inf if name in self.infinite else getattr(self, name)
 
     def contradictions(self) -> Iterator[str]:
-        """Yield the sentences of `Percentiles`. Yield further sentences if `failed` exceeds
+        """Yield the contradictions of `Percentiles`. Also yield a sentence if `failed` exceeds
         `count`, or if an infinite figure has a value."""
         yield from super().contradictions()
         if self.failed > self.count:
@@ -227,8 +228,8 @@ class Waiting(Section, frozen=True, kw_only=True):
 
 
 def durations(records: Records) -> dict[str, Integers]:
-    """Return all durations (ns) of operations by name. `handoff` is missing, because a hand-off
-    needs two operations."""
+    """Return the durations (ns) of operations by name. The result has no `handoff`, because a
+    hand-off needs two operations."""
     won = acquired(records)
     intended, start, ended = (
         np.ascontiguousarray(records[name]) for name in ("intended_ns", "start_ns", "ended_ns")
@@ -246,12 +247,13 @@ def durations(records: Records) -> dict[str, Integers]:
 
 
 def handoffs(records: Records, window: Window) -> Integers:
-    """Return how long (ns) each hand-off took, if its release was sent in the window. `records`
-    must hold all operations of its resources.
+    """Return the durations (ns) of all hand-offs whose release was sent in the window. If a
+    resource occurs in `records`, all its operations must be in `records`.
 
-    Two successive grants of a resource are a hand-off if two conditions are met. The earlier holder
-    sent its release before the later grant. When the release was sent, another caller was already
-    waiting, so more acquires had begun than had returned.
+    Two successive grants of a resource are a hand-off under two conditions. First, the earlier
+    holder sent its release before the later grant. Second, another caller was already waiting when
+    the release was sent. A caller was waiting if more acquires of the resource had begun than had
+    returned.
     """
     times_ns = [np.empty(0, np.int64)]
     for timeline, rows in timelines(records.resource, extent_ns(records)):
@@ -295,9 +297,9 @@ def blocks(histograms: Mapping[str, Histogram]) -> Latencies:
 
 
 def add_waits(sums: Sums, records: Records, inside: Records) -> None:
-    """Add a part of the history to `sums`, which must have the sections `WAITS`.
+    """Add the waits of these records to `sums`, which must have the sections of `WAITS`.
 
-    `inside`: the `records` in the window.
+    `inside` has those of the `records` that lie in the window.
     """
     # If a caller got no lease, it counts with 0 leases.
     callers, which = np.unique(inside.caller, return_inverse=True)
@@ -313,9 +315,9 @@ def waiting_of(
 ) -> Waiting:
     """Return the section `waiting`.
 
-    `users`: there are at least this many callers. `recipe_figures`: the recipe's own counts in each
-    process. `closed`: the load is a closed loop. In a closed loop, a user counts as a caller even
-    if its first acquire never ended.
+    `users` is the smallest possible number of callers. `recipe_figures` has the recipe's own counts
+    in each process. `closed` is true if the load is a closed loop. In a closed loop, every user
+    counts as a caller, even if the user's first acquire never ended.
     """
     leases = sums.numbers["leases"].values()
     callers = max(users, len(leases)) if closed else len(leases)
@@ -343,8 +345,8 @@ WIDTHS_S = (0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1_800, 3_600)
 
 @dataclass(frozen=True, slots=True)
 class Slices:
-    """The time slices of a run. The window starts at `start_ns` and has `count` slices of the same
-    width. Before the window, there are `lead` slices of this width."""
+    """The time slices of a run. The window starts at `start_ns` and has `count` slices of equal
+    length. `lead` more slices of this length precede the window."""
 
     start_ns: int
     duration_ns: int
@@ -353,8 +355,8 @@ class Slices:
 
     @classmethod
     def of(cls, window: Window, warmup_s: float = 0.0) -> Self:
-        """Return the slices of `window`, with enough slices before the window to cover `warmup_s`.
-        There are at most `MOST_SLICES` slices before it."""
+        """Return the slices of `window` and of the warm-up before it, which lasts `warmup_s`. The
+        warm-up gets at most `MOST_SLICES` slices."""
         seconds = window.duration_s
         width_s = next(
             (width for width in WIDTHS_S if seconds / width <= MOST_SLICES), seconds / MOST_SLICES
@@ -369,8 +371,8 @@ class Slices:
         return self.lead + self.count
 
     def indices(self, times_ns: Integers) -> Integers:
-        """Return the index of the slice of each time. The first slice has the index 0. If an index
-        is below 0, or `total` or more, the time lies in no slice."""
+        """Return, for each time, the index of its slice. The first slice has the index 0. If the
+        time lies in no slice, its index is below 0, or it is at least `total`."""
         return (times_ns - self.start_ns) * self.count // max(self.duration_ns, 1) + self.lead
 
     def starts_s(self) -> list[float]:
@@ -380,8 +382,8 @@ class Slices:
 
 
 class AcquireOverTime(Section, frozen=True, kw_only=True):
-    """The latency of successful acquires, from the intended start. A percentile is null if fewer
-    than ten samples lie beyond it."""
+    """The latency of successful acquires in each time slice, from the intended start. A percentile
+    is null if fewer than ten samples lie beyond it."""
 
     p50_s: Annotated[
         tuple[Amount | None, ...], says("50 % of the acquires in the slice took at most this long")
@@ -400,7 +402,8 @@ class AcquireOverTime(Section, frozen=True, kw_only=True):
 
 class OverTime(Section, frozen=True, kw_only=True):
     """The figures of each time slice of the run, including the warm-up. An operation belongs to the
-    slice of its intended start. The slices from 0 s on add up to `outcomes`."""
+    slice of its intended start. The counts of all slices that start at 0 s or later add up to
+    `outcomes`."""
 
     origin_ns: Annotated[
         int, says("start of the measured window, in nanoseconds of CLOCK_MONOTONIC")
@@ -428,22 +431,23 @@ class OverTime(Section, frozen=True, kw_only=True):
 
 
 def margin_names(instances: int) -> list[str]:
-    """Return the names under which vote margins are counted. If k instances granted, the name at
-    index k applies."""
+    """Return the names of the sums that count leases by vote margin. The name at index k is for
+    leases that k instances granted."""
     return [f"margin {granted - instances // 2 - 1}" for granted in range(instances + 1)]
 
 
 def sliced_sections(slices: Slices, instances: int) -> dict[str, Iterable[object]]:
-    """Return the sections of `Sums` that `add_slices` fills. Each section has one entry per
+    """Return the sections of `Sums` that `add_slices` needs. Each section has one entry for each
     slice."""
     names = (*ACQUIRE_OUTCOMES, "granted", "split_votes", *margin_names(instances))
     return {f"slices {name}": range(slices.total) for name in names}
 
 
 def add_slices(sums: Sums, slices: Slices, instances: int, records: Records) -> None:
-    """Add a part of the history to the sums of each slice.
+    """Add these records to the sums of their slices.
 
-    The code works on columns, because copying whole records would take longer than all other work.
+    The code reads only the columns that it needs. It does not copy whole records, because the copy
+    would take longer than all other work.
     """
 
     def add(name: str, places: Integers, weights: Integers | None = None) -> None:
@@ -477,7 +481,7 @@ def add_slices(sums: Sums, slices: Slices, instances: int, records: Records) -> 
 
 
 def over_time_of(sums: Sums, slices: Slices) -> OverTime:
-    """Return the section `over_time` so far."""
+    """Return the section `over_time` of all records that were added so far."""
     took = [Latency.of(sums.histograms[f"slice {number}"]) for number in range(slices.total)]
     rows = {
         name.removeprefix("slices "): tuple(numbers.values())

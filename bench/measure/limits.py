@@ -1,15 +1,16 @@
-"""The limits of this machine during a measurement: *two readings of the kernel's counters → the
-section `limits`*.
+"""The limits of this machine during a measurement. The section `limits` is the difference between
+two readings of the kernel's counters.
 
 The cgroup of a container may have a CPU quota. When the quota of a period is used up, the kernel
 stops all threads of the container until the next period (throttling). A virtual machine loses CPU
 time to its neighbours (steal). A laptop or a paused machine stops completely (suspend). The figures
 of the load show neither throttling nor steal nor suspend.
 
-Rules: a counter that cannot be read is None and never 0. Quotas may exist in the process's cgroup
-and in all cgroups above it. The tightest quota counts. Throttling is read from the cgroup with the
-most throttled periods. Sources: cgroups(7); Documentation of Linux, admin-guide/cgroup-v2.rst
-(cpu.max, cpu.stat) and scheduler/sched-bwc.rst (version 1); proc(5), /proc/stat; clock_gettime(2).
+If a counter cannot be read, its value is None and never 0. The process's cgroup and each cgroup
+above it may have a quota. This module uses the lowest of these quotas. It reads the throttling from
+the cgroup with the most throttled periods. Sources: cgroups(7); Documentation of Linux,
+admin-guide/cgroup-v2.rst (cpu.max, cpu.stat) and scheduler/sched-bwc.rst (version 1); proc(5),
+/proc/stat; clock_gettime(2).
 """
 
 import os
@@ -31,8 +32,8 @@ _ROOT = Path("/")
 
 
 class Limits(Section, frozen=True, kw_only=True):
-    """Why this machine or container did not run during parts of the measurement. A value of null is
-    not known."""
+    """The reasons why this machine or container did not run during parts of the measurement. An
+    unknown value is null."""
 
     cpu_quota_cores: Annotated[
         float | None,
@@ -62,7 +63,8 @@ class Limits(Section, frozen=True, kw_only=True):
         return (self.throttled_periods or 0) / self.periods if self.periods else 0.0
 
     def invalidities(self) -> list[str]:
-        """Return the reasons why no figure of the measurement counts. Each reason is a sentence."""
+        """Return the reasons why all figures of the measurement are worthless. Each reason is a
+        sentence."""
         reasons = []
         if self.throttled_ratio > THROTTLED_MOST:
             quota = "" if self.cpu_quota_cores is None else f" of {self.cpu_quota_cores:g} cores"
@@ -79,7 +81,8 @@ class Limits(Section, frozen=True, kw_only=True):
         return reasons
 
     def warnings(self) -> list[str]:
-        """Return warnings for people who read the figures, if the figures still count."""
+        """Return warnings for people who read the figures. A warning does not make the figures
+        worthless."""
         sentences = []
         if self.throttled_periods and self.throttled_ratio <= THROTTLED_MOST:
             sentences.append(
@@ -99,9 +102,9 @@ NO_LIMITS: Final = Limits()
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """The kernel's counters at one moment. A counter of None is not readable.
+    """The kernel's counters at one moment. A counter is None if it cannot be read.
 
-    `cpu_ticks`: the sum of the ticks of all CPU states.
+    `cpu_ticks` is the sum of the ticks of all CPU states.
     """
 
     periods: int | None
@@ -113,8 +116,8 @@ class Counters:
 
 
 def read_counters(root: Path = _ROOT) -> Counters:
-    """Return the current counters. `root`: the folder that holds /proc and /sys. Only tests change
-    it."""
+    """Return the current counters. `root` is the folder that contains /proc and /sys. Only tests
+    use another folder than the default."""
     steal, total = _cpu_ticks(root)
     suspended_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME) - time.monotonic_ns()
     groups = [_throttled(group) for group in _groups(root)]
@@ -125,9 +128,9 @@ def read_counters(root: Path = _ROOT) -> Counters:
 
 
 def limits_between(before: Counters, after: Counters, quota_cores: float | None) -> Limits:
-    """Return the limits of this machine between the readings `before` and `after`.
+    """Return the limits of this machine in the time between two readings, `before` and `after`.
 
-    `quota_cores`: the result of the function `quota_cores`.
+    `quota_cores` is the result of the function `quota_cores`.
     """
 
     def increase(name: str) -> int | None:
@@ -155,9 +158,9 @@ def limits_between(before: Counters, after: Counters, quota_cores: float | None)
 
 
 def quota_cores(root: Path = _ROOT) -> float | None:
-    """Return how many cores the CPU quota allows (> 0), or None without a quota.
+    """Return how many cores the CPU quota allows (> 0), or None if there is no quota.
 
-    The tightest quota of this process's cgroup and of all cgroups above it counts.
+    This process's cgroup and each cgroup above it may have a quota. The result is the lowest quota.
     """
     quotas = [quota for group in _groups(root) if (quota := _quota(group)) is not None]
     return min(quotas, default=None)
@@ -239,7 +242,8 @@ def _throttled(group: Path) -> tuple[int, int, int]:
 
 
 def _cpu_ticks(root: Path) -> tuple[int | None, int | None]:
-    """Return the ticks of steal and the ticks of all CPU states, each summed over all cores."""
+    """Return two sums over all cores: the ticks of the CPU state steal, and the ticks of all CPU
+    states."""
     first = next(iter(_lines(root / "proc/stat")), "")
     try:
         # The columns: user nice system idle iowait irq softirq steal.

@@ -1,4 +1,4 @@
-"""A load process of another host: *the report of the process → a section of the result*."""
+"""The section of a result that describes one load process of another host."""
 
 from typing import Annotated
 

@@ -1,7 +1,7 @@
-"""Outcomes and votes of operations: *records → counts by kind, margins, split votes*.
+"""Outcomes and votes of operations. This module counts them in the records.
 
-A record has the votes of the last round of its operation, as they were when the round closed. Only
-leases have a vote margin, which is granted − quorum.
+A record has the votes of the last round of its operation, counted at the moment when the round
+closed. Only a lease has a vote margin, which is the number of granted votes minus the quorum.
 """
 
 from typing import Annotated
@@ -48,7 +48,8 @@ class Outcomes(Section, frozen=True, kw_only=True):
 
 
 class OutcomeShares(Section, frozen=True, kw_only=True):
-    """The share of all acquires that had each outcome. Without acquires, a share is null."""
+    """The share of all acquires that had each outcome. If there were no acquires, every share is
+    null."""
 
     acquired: Annotated[
         Share | None,
@@ -87,7 +88,8 @@ class Releases(Section, frozen=True, kw_only=True):
 
 
 class Votes(Section, frozen=True, kw_only=True):
-    """The votes of the last round of each operation, as they were when the round closed."""
+    """The votes in the last round of each operation, counted at the moment when the round
+    closed."""
 
     margin: Annotated[
         dict[str, Count],
@@ -110,15 +112,15 @@ class Votes(Section, frozen=True, kw_only=True):
 
 
 class SplitVotes(Section, frozen=True, kw_only=True):
-    """The rounds in which probably nobody could win. One attempt alone cannot prove a split
-    vote."""
+    """The rounds in which probably no caller could get the lock. A single attempt cannot prove a
+    split vote."""
 
     count: Annotated[Count, says("number of rounds that were split votes")]
     ratio: Annotated[Share | None, says("share of the rounds that were split votes")]
 
 
 def acquired(records: Records) -> NDArray[np.bool_]:
-    """Return which operations got the lock."""
+    """Return a mask of the operations that got the lock."""
     return np.asarray(records.acquire_code == ACQUIRED)
 
 
@@ -138,12 +140,12 @@ def _count(codes: NDArray[np.int64], names: tuple[str, ...]) -> Counts:
 
 
 def count_votes(records: Records) -> Counts:
-    """Return how many votes of each kind all operations got together."""
+    """Return, for each kind of vote, the sum over all operations."""
     return {kind: int(votes_of(records, kind).sum()) for kind in KINDS}
 
 
 def votes_of(records: Records, kind: str) -> Integers:
-    """Return how many votes of one of the `KINDS` each operation got."""
+    """Return, for each operation, the number of its votes of one kind. `kind` is one of `KINDS`."""
     return np.asarray((records.votes >> (8 * KINDS.index(kind))) & 0xFF)
 
 

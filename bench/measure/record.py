@@ -1,10 +1,11 @@
-"""The record of an operation: *one finished operation → 128 bytes → a row of a numpy array*.
+"""The record of an operation. A record has 128 bytes, and a numpy array of records has one row for
+each operation.
 
 - A record is 16 little-endian int64 (`RECORD_FIELDS`). Times are nanoseconds of CLOCK_MONOTONIC. A
   time of 0 means that the event did not happen.
-- The worker writes the record of an operation when the operation has ended. Before that, a separate
-  page holds the start of the operation (begun.py).
-- The function `sound` finds the records that are possible.
+- The worker writes the record of an operation when the operation has ended. Until then, only the
+  start of the operation is stored, on a separate page (begun.py).
+- The function `sound` separates possible records from impossible records.
 """
 
 from typing import TYPE_CHECKING, Annotated, Any, Self, overload
@@ -19,8 +20,8 @@ from bench.measure.section import Section, says
 class OperationFacts(Section, frozen=True, kw_only=True):
     """One recorded operation.
 
-    Times are ns of CLOCK_MONOTONIC; 0 means that the event did not happen. The first 16 fields are
-    the fields of a record.
+    Times are ns of CLOCK_MONOTONIC; 0 means that the event did not happen. The first 16 fields have
+    the same names and the same order as the fields of a record.
     """
 
     intended_ns: Annotated[
@@ -109,7 +110,8 @@ TIMES = 9
 
 
 class RecordColumn:
-    """A field of `Records` as an attribute, so that an editor and mypy know its name."""
+    """Makes a field of `Records` available as an attribute. Therefore an editor and mypy know the
+    name of the field."""
 
     def __set_name__(self, _owner: type, name: str) -> None:
         self._name = name
@@ -169,7 +171,8 @@ class Records(NDArray[np.void]):
 
 
 def records_of(rows: ArrayLike) -> Records:
-    """Return records from rows of RECORD_DTYPE, or from a list of tuples of field values."""
+    """Convert `rows` to `Records`. The rows are an array of RECORD_DTYPE, or a list of tuples. Each
+    tuple has the values of all fields."""
     return np.asarray(rows, RECORD_DTYPE).view(Records)
 
 
@@ -189,13 +192,12 @@ LATE_VOTES = 1 << 48
 
 
 def sound(records: Records) -> NDArray[np.bool_]:
-    """Return which records are possible.
+    """Return a mask of the possible records.
 
-    The times of a possible record are in the following order. Events that did not happen are left
-    out.
-    The order is intended ≤ start ≤ attempt ≤ granted ≤ ended ≤ release sent ≤ replied.
+    The times of a possible record are in this order, without the events that did not happen:
+    intended ≤ start ≤ attempt ≤ granted ≤ ended ≤ release sent ≤ replied.
 
-    The outcomes of a possible record are valid codes.
+    A possible record also has valid codes for its outcomes.
     """
     start, attempt, granted, ended = (
         records[f"{name}_ns"] for name in ("start", "attempt", "granted", "ended")
@@ -242,6 +244,6 @@ def words_of(records: Records) -> Integers:
 
 
 def extent_ns(records: Records) -> tuple[int, int]:
-    """Return the earliest and the latest time in these records. Times of 0 do not count."""
+    """Return the earliest and the latest time in these records. The function ignores times of 0."""
     times = words_of(records)[:, :TIMES]
     return int(times.min(where=times != 0, initial=NEVER_NS)), int(times.max(initial=0))

@@ -1,10 +1,12 @@
-"""The writer of a history: *one finished operation → a record in a memory-mapped file*.
+"""Writes the history of a worker. It stores each finished operation as a record in a memory-mapped
+file.
 
-In a wheel, this file is compiled, like the core (lockcore/compiled.py). In compiled code, a field
-is passed from the caller to the file as a machine int64 and never becomes a Python object.
+In a wheel, this file is compiled, like the core (lockcore/compiled.py). Compiled code passes each
+field from the caller to the file as a machine int64, without a Python object.
 
-record.py defines the form of a record. Rules: the recorder writes the field `sequence` last. Only
-one thread writes records. Each full block of records gets a checksum (seals.py).
+record.py defines the format of a record. The recorder writes the field `sequence` of a record last.
+Only one thread may write records. The recorder stores a checksum for each full block of records
+(seals.py).
 """
 
 import mmap
@@ -29,7 +31,8 @@ SEQUENCE: Final = RECORD_FIELDS.index("sequence")
 class Segment:
     """One mapped file of a history.
 
-    `base`: the slot of the first record in the file. `fields`: the file as an array of int64.
+    `base` is the slot of the first record in the file. `fields` is a view of the whole file as
+    int64 numbers.
     """
 
     def __init__(self, base: int, file: mmap.mmap) -> None:
@@ -46,7 +49,7 @@ class Segment:
 class Recorder:
     """The writer that appends one worker's operations to history files.
 
-    Only one thread may write. The greenlets of this thread need no lock. Raises
+    Only one thread may write. Several greenlets of this thread may write without a lock. Raises
     EnvironmentNotReadyError if a file cannot be created.
     """
 
@@ -127,8 +130,7 @@ class Recorder:
         return slot
 
     def _seal(self) -> None:
-        """Store one checksum of all records that have no checksum yet. These records are all in one
-        file."""
+        """Store one checksum for all records of the current file that have no checksum yet."""
         base = self._segment.base
         # If the disk was full at an earlier checksum, the records of that block stay without a
         # checksum.
@@ -158,8 +160,8 @@ class Recorder:
         return False
 
     def read(self, slot: int, limit: int) -> Records:
-        """Return at most `limit` (≥ 0) written records, from `slot` (≥ 0) on. All returned records
-        are in one segment."""
+        """Return at most `limit` (≥ 0) written records. The first of them has the slot `slot` (≥
+        0). All of them are in the same file, so the result may be shorter than `limit`."""
         base = slot - slot % self._segment_records
         stop = min(slot + limit, base + self._segment_records, self.written)
         if stop <= slot:

@@ -1,9 +1,10 @@
-"""The result of a command as one JSON document: *sections → result.json, and back*.
+"""The result of a command as one JSON document. This module writes result.json and reads it.
 
 Writing is atomic (temporary file, fsync, rename) and never replaces an existing result. A written
-result holds no secret, because `masked_command` masks the command line. Reading masks the result
-again, because a stored result is data from outside. `bench.report.answer` converts the result to
-its type. If the verdict word contradicts the sections, `bench.report.answer` refuses the result.
+result contains no secrets, because `masked_command` masks the command line. When lockbench reads a
+result, it masks secrets again, because another program may have written the file.
+`bench.report.answer` converts the result to its type. If the verdict word contradicts the sections,
+`bench.report.answer` refuses the result.
 """
 
 import contextlib
@@ -26,7 +27,8 @@ MOST_BYTES = 256 << 20
 
 
 class Document(Section, frozen=True, kw_only=True):
-    """The first fields of every result. A value of null is not known or not applicable."""
+    """The first fields of every result. A field is null if its value is unknown or does not
+    apply."""
 
     schema_version: Annotated[
         Literal[1], says("version of this document's format; programs refuse other versions")
@@ -66,7 +68,8 @@ def write_whole(path: Path, text: str, cure: str) -> None:
     """Write all of `text` into the file `path`, or nothing. If `path` is a device or a pipe, write
     into it and do not replace it.
 
-    Raises EnvironmentNotReadyError. The error shows the text `cure`.
+    Raises EnvironmentNotReadyError if the file cannot be written. The error message ends with the
+    advice `cure`.
     """
     whole = path.is_file() or not path.exists()
     partial = path.with_name(f".{path.name}.{os.getpid()}") if whole else path
@@ -123,7 +126,7 @@ def read_result(place: Path) -> dict[str, object]:
 
 
 def _no_number(text: str) -> NoReturn:
-    """Refuse NaN and Infinity. Python's JSON reader accepts these two words, but JSON does not have
+    """Refuse NaN and Infinity. JSON does not allow these values, but Python's JSON reader accepts
     them."""
     raise ValueError(f"{text} is not a number")
 

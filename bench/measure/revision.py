@@ -1,10 +1,10 @@
-"""Git commands about a checkout: *a folder and a git command → git's answer, or a command that
-helps if git refuses*.
+"""Runs git commands in a checkout. If git refuses a command, this module returns a sentence that
+helps the user.
 
-Rules: git refuses to read the checkout of another user ("dubious ownership"). This happens in a
-container if the checkout was made outside the container. In this case, lockbench shows the command
-that git recommends. It does not report a missing revision. Source: git-config(1), about
-safe.directory.
+Git refuses to read a checkout that belongs to another user ("dubious ownership"). For example, git
+refuses in a container if the checkout was made outside the container. Then lockbench shows the
+command that git recommends, and it does not claim that the revision is missing. Source:
+git-config(1), about safe.directory.
 """
 
 import os
@@ -20,7 +20,8 @@ def ask_git(
 ) -> subprocess.CompletedProcess[bytes]:
     """Run git in `folder` and return its exit code and output, in English.
 
-    A failure of git is not an exception. Raises OSError, subprocess.TimeoutExpired.
+    If git fails, this function does not raise, and the exit code shows the failure. Raises OSError,
+    subprocess.TimeoutExpired.
     """
     command = ["git", "-C", str(folder), *arguments]
     environment = {**os.environ, "LC_ALL": "C"}
@@ -30,8 +31,8 @@ def ask_git(
 
 
 def refusal_of(done: subprocess.CompletedProcess[bytes], folder: Path) -> str:
-    """If git refuses a checkout of another user, return a sentence with the cure. Otherwise return
-    ""."""
+    """If git refuses the checkout because it belongs to another user, return a sentence that shows
+    the user how to allow it. Otherwise return ""."""
     line = _LINE.search(done.stderr.decode(errors="replace")) if done.returncode else None
     if line is None:
         return ""

@@ -1,8 +1,9 @@
-"""The types of the result of one run: *load, servers, figures, facts about trust → sections*.
+"""The types of the result of one run. They describe the load, the servers, the figures, and the
+facts that show whether to trust the figures.
 
-Rules: the name of a field ends in its unit (_s seconds, _ns nanoseconds of CLOCK_MONOTONIC, _us
-microseconds, _ratio 1 = 100 %). A value of null is not known or not applicable. Users can set
-limits on the fields of `Measured`.
+The name of a field ends in its unit. `_s` means seconds, and `_us` means microseconds. `_ns` means
+nanoseconds of CLOCK_MONOTONIC. `_ratio` means a ratio, in which 1 is 100 %. A field is null if its
+value is unknown or does not apply. Users can set limits on the fields of `Measured`.
 """
 
 from collections.abc import Callable, Iterator
@@ -76,8 +77,8 @@ class Rate(Section, frozen=True, kw_only=True):
 
 
 class Attempts(Latency, frozen=True, kw_only=True):
-    """How many rounds a lease took. The figures are rounds instead of seconds, and each sample is a
-    lease."""
+    """How many rounds a lease took. Each sample is one lease, and the unit of the figures is
+    rounds."""
 
     total: Annotated[
         Count, says("total number of rounds in the window, with the rounds of failed acquires")
@@ -85,8 +86,8 @@ class Attempts(Latency, frozen=True, kw_only=True):
 
 
 class Cost(Section, frozen=True, kw_only=True):
-    """The cost of a lease over the whole run. Each figure is an amount divided by the number of all
-    leases. The amounts include lost rounds, clean-up and releases."""
+    """The average cost of a lease in the whole run. Each figure is a total divided by the number of
+    all leases. The totals include lost rounds, clean-up and releases."""
 
     commands_per_acquire: Annotated[
         Amount | None,
@@ -131,7 +132,7 @@ class Cost(Section, frozen=True, kw_only=True):
 
 
 class LoadGap(Section, frozen=True, kw_only=True):
-    """A time in which a load process was away: it neither ran nor waited for a core."""
+    """A span of time in which a load process neither ran nor waited for a core."""
 
     worker: Annotated[Count, says("index of the load process")]
     pid: Annotated[Count, says("id of the load process")]
@@ -141,7 +142,7 @@ class LoadGap(Section, frozen=True, kw_only=True):
 
 
 class GeneratorHealth(Section, frozen=True, kw_only=True):
-    """The health of the load generator. It shows whether the load was as requested."""
+    """Facts about the load generator. They show whether the generator made the requested load."""
 
     cpu_ratio: Annotated[
         Amount | None,
@@ -211,7 +212,7 @@ class GeneratorHealth(Section, frozen=True, kw_only=True):
     ] = ()
 
     def contradictions(self) -> Iterator[str]:
-        """Yield a sentence if VALID has a reason, or if any other verdict has none."""
+        """Yield a sentence if the verdict is VALID with a reason, or not VALID without a reason."""
         if (self.verdict == "VALID") != (self.reason is None):
             yield f"the verdict is {self.verdict}, but the reason is {self.reason!r}"
 
@@ -400,7 +401,7 @@ class Exceptions(Section, frozen=True, kw_only=True):
 
 
 class Measured(Section, frozen=True, kw_only=True):
-    """The measured figures and the oracle's report. Users can set limits on all of these fields."""
+    """The measured figures and the safety report. Users can set limits on all of these fields."""
 
     duration_s: Amount
     rate: Rate
@@ -501,7 +502,7 @@ class JudgedThreshold(Section, frozen=True, kw_only=True):
     ]
 
     def contradictions(self) -> Iterator[str]:
-        """Yield a sentence if the value and the limit contradict the status."""
+        """Yield a sentence if the status does not follow from the value and the limit."""
         value = inf if self.infinite else self.value
         if self.status == "inconclusive":
             return
@@ -512,8 +513,7 @@ class JudgedThreshold(Section, frozen=True, kw_only=True):
 
 
 class RunFigures(Document, frozen=True, kw_only=True):
-    """The first half of the result of a run: the load, the servers, and the figures of the
-    operations."""
+    """The part of a run's result with the load, the servers, and the figures of the operations."""
 
     kind: Annotated[Literal["run"], says("the kind of this result")] = "run"
     name: Annotated[str, says("the name that the user gave to the run (--name)")] = ""

@@ -1,15 +1,15 @@
-"""Checksums of a history: *full blocks of rows → a separate file of checksums → which rows are
-unchanged*.
+"""Checksums of a history. A separate file has a checksum for each block of rows, so that readers
+can detect changed rows.
 
 Rules
-- To seal a block means to store its checksum. Each block is sealed once. This happens when the
-  block is full, when its file is full, or when its writer closes. A killed writer leaves unsealed
-  rows. These rows are not a fault, because the run ended early. A writer that ended in order leaves
-  no unsealed rows.
-- The votes of a record may arrive after its block is sealed, so the checksum leaves out the votes.
-  No verdict depends on votes.
-- The checksum is zlib's CRC-32 (RFC 1952). It detects every change of a single bit. It misses about
-  one in 4 × 10⁹ of all other changes.
+- To seal a block means to store its checksum. The writer seals each block once: when the block is
+  full, when its file is full, or when the writer closes. If the writer is killed, some rows stay
+  unsealed. Such rows are not a fault, because the run ended early. If the writer closed normally,
+  all rows are sealed.
+- The checksum does not include the votes of a record, because votes may arrive after the block is
+  sealed. No verdict depends on votes.
+- The checksum is zlib's CRC-32 (RFC 1952). It detects every change of a single bit. About one in 4
+  × 10⁹ other changes stays undetected.
 - The checksum of 512 records takes 45 µs (2026-11-27, two busy cores), which is 0.09 µs per record.
 """
 
@@ -41,8 +41,8 @@ Block = tuple[int, int, int]
 
 
 def sum_of(rows: Integers, without: int = -1) -> int:
-    """Return the checksum of rows of int64. `without`: a column to leave out. If it is below 0, no
-    column is left out."""
+    """Return the checksum of rows of int64. `without` is the index of a column that the checksum
+    ignores. If `without` is below 0, the checksum includes all columns."""
     words = np.array(rows, "<i8")
     if without >= 0:
         words[:, without] = 0
@@ -50,8 +50,8 @@ def sum_of(rows: Integers, without: int = -1) -> int:
 
 
 class Seals:
-    """The writer of checksums for one kind of rows. Worker `worker` writes these rows in this
-    process."""
+    """Writes the checksums of one kind of rows. The rows are those of one worker, which runs in
+    this process."""
 
     def __init__(self, workdir: str | os.PathLike[str], kind: str, worker: int) -> None:
         self._path = Path(workdir) / f"{kind}-{worker}-{os.getpid()}.bin"
@@ -63,7 +63,7 @@ class Seals:
     # the writer is killed in between, the last column stays 0 and `read` ignores the seal. The last
     # chunk of the file may be only partly used, and `read` ignores its zeros in the same way.
     def add(self, first: int, rows: Integers, without: int = -1) -> None:
-        """Seal the block of `rows`. `first`: the number of its first row.
+        """Seal `rows` as one block. `first` is the number of the first row.
 
         Raises EnvironmentNotReadyError.
         """
@@ -78,13 +78,13 @@ class Seals:
         self._word = at + _ROW
 
     def forget(self) -> None:
-        """Remove all seals. Call this when the rows have been removed."""
+        """Remove all seals. The caller must have removed the sealed rows before."""
         self._words = memoryview(b"").cast("q")
         self._word = 0
         self._file.cut(0)
 
     def close(self) -> None:
-        """Drop the view of the file. No further seal may follow."""
+        """Release the view of the file. After this call, the object cannot seal any rows."""
         self._words = memoryview(b"").cast("q")
 
 
@@ -101,7 +101,7 @@ def read(workdir: str | os.PathLike[str], kind: str, who: Who) -> list[Block]:
 
 
 def malformed(blocks: Sequence[Block]) -> int:
-    """Return how many blocks are impossible, because no writer can have sealed them."""
+    """Return how many of these blocks have impossible numbers, which no writer can have stored."""
     return sum(
         not (first >= 0 and 0 < count <= MOST_ROWS and 0 <= total < 1 << 32)
         for first, count, total in blocks
@@ -120,10 +120,10 @@ def check(
     written: NDArray[np.bool_],
     without: int = -1,
 ) -> tuple[NDArray[np.bool_], int]:
-    """Return which `rows` are in a block with a wrong checksum. Also return how many complete rows
-    are in no block.
+    """Return a mask of the `rows` that are in a block with a wrong checksum. Also return the number
+    of complete rows that are in no block.
 
-    `first`: the number of the first row. `written`: which rows are complete.
+    `first` is the number of the first row. `written` is a mask of the complete rows.
     """
     broken = np.zeros(len(rows), bool)
     sealed = np.zeros(len(rows), bool)
@@ -139,8 +139,8 @@ def check(
 
 
 def reseal(workdir: str | os.PathLike[str], worker: int, segments: Sequence[Integers]) -> None:
-    """Replace the seals of all records of this process. `segments`: the current rows of its
-    files."""
+    """Replace the seals of all records of this process. `segments` has the current rows of each
+    file of this process."""
     (Path(workdir) / f"{HISTORY}-{worker}-{os.getpid()}.bin").unlink(missing_ok=True)
     new_seals = Seals(workdir, HISTORY, worker)
     base = 0

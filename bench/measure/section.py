@@ -1,13 +1,16 @@
-"""The parts of every result: *structs with a sentence for each field ⇄ JSON; structs → JSON
-Schema*.
+"""The parts of every result. Each part is a struct that this module converts to JSON, from JSON, or
+to a JSON Schema.
 
-- A field is `Annotated[type, says("one sentence")]`, and the field's name has the unit.
-  `bench.measure.words` explains how tables choose their fields. A field that was added later has a
-  default, so lockbench can read older results. It ignores unknown keys of newer results.
-- `make schemas` writes the output of `schema_of` next to each type. Nobody writes a schema by hand.
-- Only this file uses msgspec to read JSON, and only in one thread at a time. msgspec 0.22 analyses
-  each type at its first use. If two threads use a new type at the same time, the second thread uses
-  the unfinished analysis of the first thread. Then the process ends with SIGSEGV.
+- Each field is declared as `Annotated[type, says("one sentence")]`, and its name ends in its unit.
+  `bench.measure.words` explains how tables choose their fields. If a field was added in a later
+  version, it has a default, so that lockbench can still read older results. If a result has unknown
+  keys, lockbench ignores these keys.
+- `make schemas` generates every schema with `schema_of` and stores it in a file beside the type. Do
+  not edit a schema by hand.
+- Only this file uses msgspec to read JSON, and a lock lets only one thread at a time read. msgspec
+  0.22 analyses each type when the type is used for the first time. Without the lock, a second
+  thread could use the unfinished analysis of the first thread. Then the process would end with
+  SIGSEGV.
 """
 
 import json
@@ -41,17 +44,18 @@ class Section(Struct, frozen=True, kw_only=True):
         return getattr(self, name)
 
     def value_of(self, name: str) -> Any:
-        """Return the value of a field as tables show it."""
+        """Return the value of a field for a table."""
         return getattr(self, name)
 
     def contradictions(self) -> Iterator[str]:
-        """Yield a sentence for each contradiction within this section. Most kinds of sections
-        cannot contradict themselves."""
+        """Yield a sentence for each contradiction within this section. By default, a section has no
+        contradictions."""
         yield from ()
 
 
 def contradictions_in(value: object, place: str = "") -> Iterator[str]:
-    """Yield the contradictions of every section in `value`, each with its place."""
+    """Yield the contradictions of all sections in `value`. Each sentence begins with the place of
+    its section."""
     if isinstance(value, Section):
         yield from (
             f"{place}: {sentence}" if place else sentence for sentence in value.contradictions()
@@ -75,8 +79,8 @@ def builtins_of(section: object) -> Any:
 
 
 def leaves(value: object, name: str = "") -> Iterator[tuple[str, object]]:
-    """Yield the dotted name and the value of each leaf of a JSON value. A list or an empty object
-    counts as one leaf."""
+    """Yield all leaves of a JSON value. Each leaf has a dotted name and a value. A list or an empty
+    object counts as one leaf."""
     if isinstance(value, Mapping) and value:
         for key, inner in value.items():
             yield from leaves(inner, f"{name}.{key}" if name else key)
@@ -87,22 +91,24 @@ def leaves(value: object, name: str = "") -> Iterator[tuple[str, object]]:
 def decoded(
     text: bytes | str, kind: type[Found], dec_hook: Callable[[type, object], object] | None = None
 ) -> Found:
-    """Return the JSON `text` as a value of type `kind`. Raises msgspec.DecodeError,
+    """Convert the JSON text `text` to a value of the type `kind`. Raises msgspec.DecodeError,
     msgspec.ValidationError."""
     with _ONE_AT_A_TIME:
         return msgspec.json.decode(text, type=kind, dec_hook=dec_hook)
 
 
 def converted(value: object, kind: type[Found]) -> Found:
-    """Return the JSON value `value` as a value of type `kind`. Raises msgspec.ValidationError."""
+    """Convert the JSON value `value` to a value of the type `kind`. Raises
+    msgspec.ValidationError."""
     with _ONE_AT_A_TIME:
         return msgspec.convert(value, kind)
 
 
 def typed(value: object, kind: type[Found], name: str = "this") -> Found:
-    """Return the JSON value `value` as a `kind`.
+    """Convert the JSON value `value` to the type `kind`.
 
-    Raises UsageError. The message says which part of `name` does not fit the type.
+    Raises UsageError if the value does not fit the type. The message calls the value `name`, and it
+    names the part that does not fit.
     """
     try:
         return converted(value, kind)

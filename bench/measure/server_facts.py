@@ -1,8 +1,6 @@
-"""Facts about servers: *a server program, its disk, the replies of an instance → facts in a
-result*.
+"""Facts about servers in a result: the server program, its disk, and the replies of each instance.
 
-Rules: a fact of null means that the instance did not report it. The `warnings` of the instance say
-why.
+A fact is null if the instance did not report it. The `warnings` of the instance explain why.
 """
 
 from collections.abc import Iterable
@@ -43,8 +41,8 @@ class SyncLatency:
 
 @dataclass(frozen=True, slots=True)
 class InstanceFacts:
-    """Facts about one instance. If a fact is null, the instance did not report it or did not permit
-    the query. `warnings` say why."""
+    """Facts about one instance. A fact is null if the instance did not report it or refused the
+    query. `warnings` explain why."""
 
     index: Annotated[Count, says("position of the instance in the list of targets, from 0")]
     address: Annotated[
@@ -91,6 +89,6 @@ class InstanceFacts:
 def servers_text(instances: Iterable[InstanceFacts]) -> str:
     """Return the names and versions of the servers, such as `redis 7.0.15, valkey 9.1.2`.
 
-    The text is empty if no instance has reported its server.
+    The text is empty if the server of every instance is unknown.
     """
     return ", ".join(sorted({f"{one.server} {one.version}" for one in instances if one.server}))

@@ -1,13 +1,14 @@
-"""Pure functions for statistics: *counts of successes, values of two sides, leases per tenth of the
-window → interval, shift, trend*.
+"""Pure functions for statistics. They compute the interval of a share, the shift between two sides,
+and the trend of a rate.
 
-- A share has Wilson's score interval (1927).
-- A shift is the Hodges-Lehmann estimate with its exact interval. The interval for pairs comes from
-  Wilcoxon's signed ranks. The interval for two independent samples comes from the rank sums of Mann
-  and Whitney.
-- The slope of a trend is Theil-Sen's, so one bad tenth of the window cannot reverse the slope.
-  There is a warning about a trend if the rate changed by more than 10 % over the window, and a
-  Mann-Kendall test rejects "no trend" at 5 % (n = 10: |S| ≥ 23 has probability 0.047).
+- The interval of a share is Wilson's score interval (1927).
+- A shift is the Hodges-Lehmann estimate, with an exact interval. For pairs, the interval is
+  computed from Wilcoxon's signed ranks. For two independent samples, it is computed from the rank
+  sums of Mann and Whitney.
+- The slope of a trend is the Theil-Sen estimate, so that one bad tenth of the window cannot reverse
+  the slope. A trend causes a warning under two conditions. The rate must change by more than 10 %
+  over the window. A Mann-Kendall test must reject "no trend" at 5 % (n = 10: |S| ≥ 23 has
+  probability 0.047).
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -79,8 +80,8 @@ class Spread(Section, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class Shift:
-    """The distance between two sides, as a difference of logarithms. If there are too few values
-    for the `confidence`, `low` and `high` are infinite."""
+    """The difference between the logarithms of two sides. If there are too few values for the
+    `confidence`, `low` and `high` are infinite."""
 
     shift: float
     low: float
@@ -90,8 +91,8 @@ class Shift:
 
     @property
     def ratios(self) -> tuple[float, float] | None:
-        """The interval of the ratio, which is exp of the shift. It is None if `low` and `high` are
-        infinite."""
+        """The interval of the ratio between the two sides. The ratio is exp(shift). The interval is
+        None if `low` and `high` are infinite."""
         return (exp(self.low), exp(self.high)) if isfinite(self.high) else None
 
 
@@ -106,8 +107,8 @@ def paired_shift(differences: Sequence[float], confidence: float) -> Shift:
 
 
 def unpaired_shift(first: Sequence[float], second: Sequence[float], confidence: float) -> Shift:
-    """Return by how much `second` is above `first`. The two samples are independent. Each sample
-    has at least one logarithm."""
+    """Return the estimated shift from `first` to `second`, with an interval of `confidence` (0…1).
+    The two samples are independent. Each sample has one or more logarithms."""
     a = np.asarray(first, float)
     b = np.asarray(second, float)
     differences = np.sort((b[None, :] - a[:, None]).ravel())
@@ -122,14 +123,14 @@ def spread(differences: Sequence[float]) -> float | None:
 
 
 def least_pairs(confidence: float) -> int:
-    """Return how many pairs an interval of this confidence needs. This is the least n with 2⁻ⁿ ≤
-    α/2."""
+    """Return the smallest number of pairs that allows an interval of this confidence. It is the
+    smallest n with 2⁻ⁿ ≤ α/2, where α is 1 − `confidence`."""
     return ceil(log2(2 / (1 - confidence)))
 
 
 def least_runs(confidence: float) -> int:
-    """Return how many runs of each side an interval of this confidence needs. This is the least n
-    with 1 ÷ (2n over n) ≤ α/2."""
+    """Return the smallest number of runs of each side that allows an interval of this confidence.
+    It is the smallest n with 1 ÷ C(2n, n) ≤ α/2, where α is 1 − `confidence`."""
     return next(
         runs for runs in count(1) if 1 / comb(2 * runs, runs) <= (1 - confidence) / 2 + 1e-12
     )
@@ -141,8 +142,8 @@ def _estimate(ordered: Array, depth: int, confidence: float, count: int) -> Shif
 
 
 def _depth(shares: Array, confidence: float) -> int:
-    """Return the largest k with P(T < k) ≤ α/2, where T has the value i with probability
-    shares[i]."""
+    """Return the largest k with P(T < k) ≤ α/2. T is a random number that has the value i with the
+    probability `shares[i]`, and α is 1 − `confidence`."""
     below = np.cumsum(shares)
     return int(np.searchsorted(below, (1 - confidence) / 2 + 1e-12, side="right"))
 
@@ -150,8 +151,8 @@ def _depth(shares: Array, confidence: float) -> int:
 # For each number of pairs, the cache keeps one array. No code changes these arrays.
 @cache
 def _signed_rank_shares(pairs: int) -> Array:
-    """Return one share for each sum of positive ranks. It is the share of the 2ⁿ sign patterns that
-    have this sum."""
+    """Return the distribution of the sum of positive ranks. The entry at index i is the share of
+    the 2ⁿ sign patterns whose sum is i."""
     shares = np.ones(1)
     # Each rank is positive or negative with equal probability, and only positive ranks count.
     for rank in range(1, pairs + 1):
@@ -160,8 +161,8 @@ def _signed_rank_shares(pairs: int) -> Array:
 
 
 def _rank_sum_shares(first: int, second: int) -> Array:
-    """Return one share for each Mann-Whitney sum. It is the share of all orders of the two samples
-    that have this sum."""
+    """Return the distribution of the Mann-Whitney sum. The entry at index i is the share of all
+    possible orders of the two samples whose sum is i."""
     most = first * second
     # How many orders there are, as Python integers. The first index is how many values of the first
     # sample are placed. The second index is the sum so far.
@@ -175,8 +176,8 @@ def _rank_sum_shares(first: int, second: int) -> Array:
 
 
 def trend_warning(counts: Sequence[int]) -> Iterator[str]:
-    """Yield a warning if `counts` have a trend. `counts` has one count for each of TENTHS
-    successive windows of equal length."""
+    """Yield a warning if the rate has a trend. `counts` has TENTHS counts, one for each tenth of
+    the window."""
     pairs = list(combinations(range(TENTHS), 2))
     slope = median(
         (counts[later] - counts[earlier]) / (later - earlier) for earlier, later in pairs

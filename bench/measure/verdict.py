@@ -1,12 +1,11 @@
-"""The one-word verdict of a command and its evidence: *reasons by verdict word, evidence →
-Verdict*.
+"""The verdict of a command, which is one word with its evidence and its reasons.
 
-- A bad word wins over an unknown word, and one certain case is enough for a bad word. An unknown
-  word wins over a good word. A good word needs enough evidence, and no other word may have a
-  reason.
-- Only `conclude` decides. If several words have reasons, the command ends with the first of their
-  exit codes in this list: 130, 2, 3, 5, 1, 4, 0.
-- `WORDS` holds every word. The README's table is generated from it.
+- If several words have reasons, a bad word has priority over an unknown word. One certain case is
+  enough for a bad word. The verdict is a good word only if no other word has a reason and there is
+  enough evidence.
+- Only the function `conclude` chooses the verdict. It also chooses the exit code. Of all words with
+  reasons, it takes the exit code that comes first in this list: 130, 2, 3, 5, 1, 4, 0.
+- `WORDS` contains all words, and `make schemas` generates the table in README.md from it.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -26,7 +25,8 @@ TESTED_LEAST = 100
 
 
 class Kind(Enum):
-    """The three kinds of verdict words. The value of each kind is its colour."""
+    """The three kinds of verdict words. The value of a kind is the colour in which outputs show its
+    words."""
 
     BAD = "red"
     UNKNOWN = "yellow"
@@ -37,9 +37,9 @@ class Kind(Enum):
 class Word:
     """A verdict word.
 
-    `text`: the printed word. `status`: the group to which the word belongs in result.json. `needs`:
-    the evidence or reason that a command needs to give this word. `means`: what a reader learns
-    from the word.
+    `text` is the printed word. `status` is the group of the word in result.json, and several words
+    can share it. `needs` describes the evidence or reason that this verdict requires. `means`
+    explains to a reader what the word means.
     """
 
     text: str
@@ -70,8 +70,8 @@ class Evidence(Section, frozen=True):
 
     @classmethod
     def none_in(cls, tested: str, count: int, least: int = 1) -> Self:
-        """Return evidence that something did not happen in any of n = `count` cases. By the rule of
-        three, the upper bound on its rate is 3 ÷ n."""
+        """Return the evidence of n = `count` cases in which an event never happened. By the rule of
+        three, the rate of the event is then at most 3 ÷ n."""
         return cls(
             tested,
             count,
@@ -268,7 +268,7 @@ WORDS: Mapping[str, tuple[Word, ...]] = {
 
 
 def worst_code(codes: Iterable[int]) -> int:
-    """Return the exit code for several runs. This is the code with the highest precedence."""
+    """Return the exit code for several runs. It is the code that comes first in `_PRECEDENCE`."""
     return min(codes, key=_PRECEDENCE.index)
 
 
@@ -281,10 +281,10 @@ def conclude(
 ) -> Verdict:
     """Return the verdict.
 
-    `reasons_by_word` holds the sentences that support each word. If any words have reasons, the
-    worst of these words is the verdict. If no word has a reason, the verdict is `good` with enough
-    evidence and `thin` without it. The verdict lists each reason once. The reasons for the worst
-    word come first.
+    `reasons_by_word` has the sentences that support each word. If several words have sentences, the
+    verdict is the worst of these words. If no word has sentences, the verdict is `good` if there is
+    enough evidence, and `thin` otherwise. The verdict lists each reason once, and it lists the
+    reasons for the worst word first.
     """
     effective = {word: reasons for word, reasons in reasons_by_word.items() if reasons}
     if not effective and (missing := _missing(evidence)):
@@ -298,9 +298,9 @@ def conclude(
 
 
 def word_of(command: str, verdict: Verdict) -> Word:
-    """Return the word of a stored verdict.
+    """Return the `Word` of a stored verdict.
 
-    A verdict without a known `word`, such as that of an old result, never counts as good.
+    An old result may have a word that this version does not know. Such a word never counts as good.
     """
     words = WORDS.get(command, ())
     text = verdict.word
@@ -325,7 +325,7 @@ def _missing(evidence: Sequence[Evidence]) -> list[str]:
 
 
 def _severity(word: Word) -> tuple[int, int]:
-    """Return the sort key of a word. The worst kind comes first, and words of one kind are sorted
-    by exit code. INVALID comes before INCONCLUSIVE, because an invalid run is often inconclusive as
-    well."""
+    """Return a key that sorts words by severity, with the worst word first. The kind of a word
+    comes first in the key, then the precedence of its exit code. INVALID comes before INCONCLUSIVE,
+    because an invalid run is often also inconclusive."""
     return list(Kind).index(word.kind), 2 * _PRECEDENCE.index(word.exit_code) - (word is INVALID)

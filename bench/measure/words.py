@@ -1,32 +1,36 @@
-"""The name, label, unit and places of each result field: *`Annotated[type, says(…)]` → Field*.
+"""The metadata of each result field: its name, its label, its unit, and the places that show it.
 
     field of a struct -> says(sentence, label, shown, …) -> Field -> whatever shows it
 
-- msgspec copies the sentence of each field into result.schema.json.
-- Limits (`acquire.p99 < 10ms`), --metric, compare and gate find every number by its name
-  (`bench.gates.threshold.metrics`).
-- The tables on a terminal, on a page and in Markdown show the "table" fields (`table_of` and
-  `facts_of` in `bench.report.sheet`). A line of text shows the "line" fields
-  (`bench.report.figures.in_words`). The data below a picture contains the "data" fields
-  (`bench.report.html.plot.data_of`). Each "curve" field has its own curve.
-- --csv and a page with runs side by side show the "several" fields. compare stores the "several"
-  fields of each run, and it judges the "compare" fields. Only the page shows the "beside" fields.
+- msgspec copies the sentence of each field into the JSON schema.
+- Limits such as `acquire.p99 < 10ms`, the option --metric, and the commands compare and gate find a
+  number by its name (`bench.gates.threshold.metrics`).
+- `shown` lists the places that show a field. A field with the place "table" is in the tables on a
+  terminal, on a page and in Markdown (`table_of` and `facts_of` in `bench.report.sheet`). A field
+  with the place "line" is in the line of text that describes its section
+  (`bench.report.figures.in_words`). A field with the place "data" is in the data below a picture
+  (`bench.report.html.plot.data_of`). A field with the place "curve" has its own curve.
+- The output of --csv shows the fields with the place "several". A page with several runs side by
+  side shows the fields with the place "several" or "beside". The command compare stores the
+  "several" fields of each run, and it judges the "compare" fields.
 
 Rules
-- A property is also a field if its return type has metadata, as in `-> Annotated[str, says(…)]`.
-- A table that chooses its columns itself names them by path, such as `lost_per_cut.median`. The
-  labels, units and texts of these columns still come from the fields (`field_at`).
-- The name of a field ends in its unit (`_s`, `_us`, `_ms`, `_per_s`, `_ratio`). If the name of a
-  field has no unit, the field has the unit of its section. For example, `latency_s.acquire.p99` is
-  in seconds. A share is a ratio. Any other field without a unit is a count or a text.
-- If a field has no label, its label is its name without the unit. If the label is "", outputs add
-  no word for the field.
-- The unit "seconds" is for times that a table shows in seconds. A table shows all other times in
-  ms.
-- `shown` lists places that show the field. `table` means that the table shows the field itself. If
-  the field is a section, `table:p50,p99` means that the table shows the fields p50 and p99 of this
-  section. Each field then follows the label of the section. So one type of section can show
-  different fields in different places.
+- A property also counts as a field if its return type has metadata, as in `-> Annotated[str,
+  says(…)]`.
+- Some tables choose their columns themselves, by the path of each field, such as
+  `lost_per_cut.median`. These tables also take the labels, units and texts of their columns from
+  the fields (`field_at`).
+- The name of a field ends in its unit (`_s`, `_us`, `_ms`, `_per_s`, `_ratio`). If the name has no
+  unit, the field has the unit of its section. For example, the unit of `latency_s.acquire.p99` is
+  seconds. A field of the type Share is a ratio. All other fields without a unit are counts or
+  texts.
+- If a field has no label, outputs use its name without the unit. If the label is "", outputs show
+  only the value.
+- A table shows a time in seconds if its unit is "seconds". It shows all other times in ms.
+- If a field is itself a section, `shown` can select fields of this section. For example,
+  `table:p50,p99` means that the table shows the fields p50 and p99 of the section. The labels of
+  these fields begin with the label of the section. This makes it possible to use the same type
+  twice and to show different fields each time.
 """
 
 import re
@@ -56,11 +60,12 @@ _UNIT = re.compile(r"(?:^|_)(per_s|us|ms|s|ratio)(?=$|_per_)")
 
 
 class Words(TypedDict, total=False):
-    """The metadata of a field besides its sentence.
+    """The metadata that a field can have in addition to its sentence.
 
-    `label`: the name that every output shows. `unit`: the unit, if the field's name does not end in
-    it. `shown`: the places that show the field, with spaces in between. `note`: the text that a
-    wide terminal adds. `metric`: the name that a limit uses, if this name differs from the path.
+    `label` is the name that every output shows. `unit` is the unit of the field, and it is needed
+    only if the field's name does not end in the unit. `shown` lists the places that show the field,
+    separated by spaces. `note` is a text that a wide terminal shows beside the field. `metric` is
+    the name that limits use, if it is not the path of the field.
     """
 
     label: str
@@ -80,11 +85,12 @@ def says(sentence: str, **words: Unpack[Words]) -> Meta:
 class Field:
     """One field of a section or of an inner section, with its metadata.
 
-    `path`: the names that lead to the field. `shown`: all places that show the field. A section may
-    name places for its own fields, as in `shown="table:p50,p99"`. `named`: the places that the
-    section names for this field. In these places, the section has the label `outer_label`.
-    `is_whole`: the field is a count. `is_share`: the value lies between 0 and 1.
-    `higher_is_better`: a comparison calls a larger value better.
+    `path` lists the names from the outermost section to the field. `shown` lists all places that
+    show the field. A section can choose places for its own fields, as in `shown="table:p50,p99"`.
+    `named` lists the places that the section chooses for this field. In these places, `outer_label`
+    is the label of the section. `is_whole` is true if the field is an integer. `is_share` is true
+    if the value lies between 0 and 1. If `higher_is_better` is true, a larger value is better in a
+    comparison.
     """
 
     path: tuple[str, ...]
@@ -106,23 +112,23 @@ class Field:
         return f"{self.outer_label} {self.own_label}".strip()
 
     def of(self, section: object) -> Any:
-        """Return the value of this field in `section`, or None if a section on the path is
-        unknown."""
+        """Return the value of this field in `section`, or None if a section on the path is None."""
         value: Any = section
         for name in self.path:
             value = None if value is None else value.value_of(name)
         return value
 
     def value(self, section: object) -> float | None:
-        """Return the number of this field in `section`, or None if it is unknown. The number may be
-        inf."""
+        """Return the value of this field in `section` as a float, or None if the value is unknown.
+        The result may be inf."""
         number = self.of(section)
         return None if number is None else float(number)
 
 
 @cache
 def fields_in(kind: type, place: str = "") -> tuple[Field, ...]:
-    """Return every field of a section type and of its inner sections, in their order.
+    """Return all fields of a section type. If a field is itself a section, its own fields come
+    directly after it.
 
     If `place` is given, return only the fields that this place shows.
     """
@@ -187,8 +193,8 @@ def _field(name: str, types: set[Any], metas: list[Meta], outer: Field | None) -
 
 
 def _unit(name: str, types: set[object], inherited: Unit, *, is_share: bool) -> Unit:
-    """Return the unit of a field. The unit comes from the name of the field. If the name has no
-    unit, it comes from the type or from the section."""
+    """Return the unit of a field. If the name of the field ends in a unit, the result is this unit.
+    Otherwise the type of the field or its section decides the unit."""
     if suffix := _UNIT.search(name):
         return cast("Unit", suffix[1])
     if is_share:
@@ -205,8 +211,7 @@ def _is_section(kind: object) -> bool:
 
 
 def _taken_apart(annotation: Any) -> tuple[set[Any], list[Meta]]:
-    """Return the types that an annotation allows, without None, and the metadata in the
-    annotation."""
+    """Return two parts of an annotation: the types that it allows except None, and its metadata."""
     types = set[object]()
     metas = list[Meta]()
     parts = [annotation]

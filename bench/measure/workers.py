@@ -1,19 +1,20 @@
-"""The reports of load processes about themselves: *a note ↔ `worker-*.json`, complete at any moment
-→ totals over all notes*.
+"""The reports that load processes write about themselves. Each process has one file
+`worker-*.json`, which is complete at any moment, and this module adds up all reports.
 
-The totals add counts and merge histograms. If a worker never reported its end, a warning names the
-worker. The verdict on the generator depends on the generator's own health and on the p99 of
-acquires:
-- INVALID means that no figure counts. In open loop, it means that fewer than 99 % of the scheduled
-  operations were started. In closed loop with at least 8 users, it means that Little's ratio is
-  outside 0.95…1.05. By Little's law, L = λ·W must equal how many users there are. A lost worker
-  also makes the run INVALID, because nobody knows which operations it started.
-- LATE means that latencies are upper bounds. There are two reasons for LATE. In open loop, the
-  timer's lateness is more than 10 % of the duration of acquires. In any loop, the scheduler's lag
-  is more than half of this duration. Lockbench compares the p99 of each delay with the p99 of the
-  acquires. If one of the two has no p99, it compares the p90 of both, or else the p50.
-- UNKNOWN means that there are too few samples for this comparison. In this case, too, latencies are
-  only upper bounds, because the generator may have been late.
+If a worker never reported its end, a warning names the worker. The verdict on the load generator
+depends on the generator's own figures and on the p99 of the acquires:
+- INVALID means that all figures are worthless. A run in open loop is INVALID if fewer than 99 % of
+  the scheduled operations were started. A run in closed loop with at least 8 users is INVALID if
+  Little's ratio is outside 0.95…1.05. By Little's law, L = λ·W must be equal to the number of
+  users. A run is also INVALID if a worker was lost, because the operations of this worker are then
+  unknown.
+- LATE means that latencies are upper bounds. A run in open loop is LATE if the timer's lateness is
+  more than 10 % of the duration of acquires. A run in any loop is LATE if the scheduler's lag is
+  more than half of the duration of acquires. For both delays, lockbench compares the p99 of the
+  delay with the p99 of the acquires. If one of these two p99 is unknown, it compares the p90 of
+  both. If one p90 is unknown, it compares the p50.
+- UNKNOWN means that there are too few samples for this comparison. Then latencies are upper bounds
+  as well, because the generator may have been late.
 """
 
 from collections import Counter
@@ -56,8 +57,8 @@ STATES = ("voting", "abstaining", "lagging", "refused", "down")
 
 
 class WorkNote(Section, frozen=True, kw_only=True):
-    """The work of one load process so far. A histogram is encoded text. The text "" means that
-    there is no histogram yet."""
+    """The work that one load process has done so far. The histograms are encoded as text. The text
+    "" means that there is no histogram yet."""
 
     cpu_s: Annotated[float, says("CPU time of the load process since its users started")] = 0.0
     lag_histogram: Annotated[str, says("histogram of the delays of timers in the load process")] = (
@@ -99,7 +100,8 @@ class WorkNote(Section, frozen=True, kw_only=True):
 
 
 class WorkerNote(WorkNote, frozen=True, kw_only=True):
-    """The report of one load process: its identity, the time of the report, and its work."""
+    """The report of one load process. It has the identity of the process, the time of the report,
+    and the work."""
 
     worker: Annotated[int, says("index of the load process")]
     pid: Annotated[int, says("process id of the load process")]
@@ -136,8 +138,8 @@ class WorkerNote(WorkNote, frozen=True, kw_only=True):
 
 
 def write_note(workdir: Path, note: WorkerNote) -> None:
-    """Replace the worker's earlier note by `note` in one step. If `workdir` no longer exists, write
-    nothing, because its reader is gone as well.
+    """Write the note of a worker, and replace the worker's earlier note in one step. If `workdir`
+    no longer exists, nobody reads notes any more, and the function writes nothing.
 
     Raises OSError.
     """
@@ -170,7 +172,7 @@ def torn_notes(workdir: Path) -> Iterator[str]:
 
 
 def note_late(workdir: Path, name: str) -> None:
-    """Record that a worker came too late to take part."""
+    """Record the name of a worker that came too late to take part in the run."""
     with suppress(FileNotFoundError), (workdir / _LATE).open("a", encoding="utf-8") as file:
         file.write(f"{name}\n")
 
@@ -182,7 +184,8 @@ def late_workers(workdir: Path) -> list[str]:
 
 
 def note_ending(workdir: Path) -> None:
-    """Record that the end of the run has begun. After that, no other process has to end the run."""
+    """Record that the end of the run has begun. From then on, the command no longer stops the run
+    if a worker is lost."""
     with suppress(FileNotFoundError):
         (workdir / _ENDING).touch()
 
@@ -193,7 +196,7 @@ def is_ending(workdir: Path) -> bool:
 
 
 def cpu_ratio(notes: Sequence[WorkerNote]) -> float | None:
-    """Return which share (0…1) of one core the busiest worker used. Return None if no worker
+    """Return the CPU use of the busiest worker, as a share of one core. Return None if no worker
     reported its end."""
     ended_notes = [note for note in notes if note.stopped_ns > note.spawned_ns > 0]
     return max(
@@ -208,13 +211,13 @@ def merged(encoded: Iterable[str]) -> Histogram:
 
 
 def added(counts: Iterable[dict[str, int]]) -> dict[str, int]:
-    """Return the sums by name, without names whose sum is 0."""
+    """Add up the counts by name. If a sum is 0, the result does not contain its name."""
     return dict(sum(map(Counter[str], counts), Counter[str]()))
 
 
 def instances(notes: Sequence[WorkerNote]) -> list[InstanceReport]:
-    """Return the section `instances`. Each entry is one instance as all workers together saw it,
-    with its reply times in seconds."""
+    """Return the section `instances`. Each entry combines what all workers reported about one
+    instance, and it has the reply times in seconds."""
     times = replies(notes)
     reports = []
     for index in range(max((len(note.instances) for note in notes), default=0)):
@@ -262,9 +265,9 @@ def judge_generator(
 ) -> GeneratorHealth:
     """Return the section `generator`.
 
-    `histograms`: acquire, scheduler_lag and timer_lateness. `counts`: the section "counts" of the
-    fold. `span_ns`: the length of the window. `due`: how many starts the schedule has in the whole
-    run.
+    `histograms` must have the entries acquire, scheduler_lag and timer_lateness. `counts` is the
+    section "counts" of the `Fold`. `span_ns` is the length of the window. `due` is how many
+    operations the schedule starts in the whole run.
     """
     queued = sum(report.queued_starts for report in reports)
     ratio = None
@@ -298,9 +301,10 @@ def judge_generator(
 
 
 def _idle(ratio: float | None, edges: float, users: int) -> str:
-    """Return why a closed loop did not make the requested load. Return "" if it made this load.
+    """Return the reason why the load of a closed loop was not as requested, or "" if it was as
+    requested.
 
-    `edges`: the error that `ratio` may have.
+    `edges` is the largest possible error of `ratio`.
     """
     if users < LITTLE_USERS or ratio is None or abs(ratio - 1) <= LITTLE_TOLERANCE + edges:
         return ""
@@ -311,7 +315,8 @@ def _idle(ratio: float | None, edges: float, users: int) -> str:
 
 
 def _unstarted(started: int, due: int) -> str:
-    """Return why an open loop did not make the requested load. Return "" if it made this load."""
+    """Return the reason why the load of an open loop was not as requested, or "" if it was as
+    requested."""
     if not due:
         return "no operation of the schedule was due, so the load was empty"
     if started >= STARTED_SHARE * due:
@@ -328,7 +333,7 @@ def judge_delays(
     """Compare the generator's own delays with the latencies in the result, and return a verdict
     with its reason.
 
-    `slack`: a delay may exceed its allowed share by this factor.
+    The largest allowed share of a delay is multiplied by `slack`.
     """
     acquire, lag, lateness = (
         histograms[name] for name in ("acquire", "scheduler_lag", "timer_lateness")

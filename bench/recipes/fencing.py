@@ -1,13 +1,15 @@
-"""Fencing: *a lease and a write → the protected register accepts or rejects the write*.
+"""Fencing. Each holder writes to a protected register, which rejects the writes of holders whose
+lease is no longer the newest.
 
 Rules
-- The script that sends the SET also increments the counter. So a later grant has a larger fencing
-  token.
-- Redlock has no counter. Instead, each holder marks the register with its owner token.
-  docs/fencing.md lists the faults that each of the two ways detects.
-- One script checks and writes a register, so the write itself has no race.
-- The registers of a run are on its first instance. Registers are not part of the lock, so the
-  lock's counts do not include their commands.
+- One script sends the SET and increments the counter. Therefore a later lease always has a larger
+  fencing token.
+- Redlock has no counter. Instead, each holder first marks the register with its owner token.
+  docs/fencing.md lists the faults that fencing tokens detect, and the faults that marks detect.
+- One script checks the register and writes to it, so there is no race between the check and the
+  write.
+- The registers of a run are on the run's first instance. The registers are not part of the lock.
+  Therefore the lock's counts do not include the commands to registers.
 
 Source: M. Kleppmann, "How to do distributed locking" (2016); S. Sanfilippo's answer "Is Redlock
 safe?" (2016).
@@ -36,7 +38,7 @@ OWN_KEYS = (COUNTER, REGISTERS)
 
 
 def script_of(text: str) -> Script:
-    """Return a Lua script with its SHA-1, which EVALSHA needs."""
+    """Return a Lua script together with its SHA-1 digest, which EVALSHA needs."""
     source = text.encode()
     return Script(source, sha1(source, usedforsecurity=False).hexdigest().encode())
 
@@ -97,9 +99,9 @@ class FencedLease(Lease):
 class Protected:
     """A recipe that writes to a register before each release. Every resource has its own register.
 
-    A register rejects a fencing token that is smaller than an earlier token. A recipe may have no
-    fencing tokens. In that case the register accepts a write only if its owner token is that of the
-    last mark.
+    A register rejects a fencing token that is smaller than an earlier token. Some recipes do not
+    issue fencing tokens. With such a recipe, the register accepts a write only from the caller
+    whose owner token was the last mark.
     """
 
     def __init__(self, recipe: Recipe, url: str, settings: RecipeSettings) -> None:
@@ -110,7 +112,7 @@ class Protected:
         self._counts: Counter[str] = Counter()
 
     def acquire(self, resource: str, ttl_ms: int, wait_ms: int, /) -> Lease | Denied:
-        """Acquire through the recipe. If the lease has no fencing token, mark the register."""
+        """Acquire with the recipe. If the lease has no fencing token, mark the register."""
         result = self.recipe.acquire(resource, ttl_ms, wait_ms)
         if isinstance(result, Lease) and not isinstance(result, FencedLease):
             try:
@@ -129,10 +131,10 @@ class Protected:
             )
 
     def write(self, lease: Lease, value: str) -> bool | None:
-        """Write `value` and count the result.
+        """Write `value` to the register, and count whether the register accepted the write.
 
         Returns True if the register accepted the write, and None if no answer came. Returns False
-        if the token is stale, or if another holder has marked the register since.
+        if the fencing token is stale, or if another holder has marked the register in the meantime.
         """
         script = _WRITE_IF_MARKED
         proof = lease.owner_token
@@ -151,7 +153,7 @@ class Protected:
         return written
 
     def release(self, lease: Lease, /) -> Outcome:
-        """Write to the register, then release through the recipe.
+        """Write to the register, and then release with the recipe.
 
         A caller that is killed during the write still gives its lease back.
         """

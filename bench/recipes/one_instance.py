@@ -1,8 +1,9 @@
-"""Locks on one instance: *a resource and a TTL → a lease, or a refusal*.
+"""Locks on one instance. Each attempt gets a resource and a TTL, and it returns a lease or a
+refusal.
 
-The recipes show several methods: GET followed by SET, SETNX, a time as value, SET NX PX with
-several ways to release, and renewals. Many of these recipes are flawed on purpose. `about` names
-the fault of each recipe. Do not copy a flawed recipe.
+There are recipes with GET and SET, with SETNX, with the end time as the value of the key, with SET
+NX PX and several ways to release, and with renewals. Many of these recipes are flawed on purpose.
+The attribute `about` of each recipe describes its flaw. Do not copy a flawed recipe.
 
 If no reply to a SET comes, `set-nx-lua` deletes its key, because the server may have executed the
 SET. `set-nx-lua` also deletes the key of a caller that was killed. If a grant arrives after the end
@@ -77,7 +78,7 @@ class GetSet(_Unchecked):
 
 
 class Setnx(_Unchecked):
-    """A lock with SETNX and DEL, and without a TTL.
+    """A lock that uses SETNX and DEL, and has no TTL.
 
     Flawed, on purpose: do not copy it.
     """
@@ -96,7 +97,7 @@ class Setnx(_Unchecked):
 
 
 class SetnxExpire(_Unchecked):
-    """A lock with SETNX, and with a TTL that is set by a second command.
+    """A lock that uses SETNX, and sets the TTL with a second command.
 
     Flawed, on purpose: do not copy it.
     """
@@ -120,7 +121,8 @@ class SetnxExpire(_Unchecked):
 
 
 class TimestampGetset(PlainRecipe):
-    """A lock whose value is the wall-clock time (ms) at which it ends.
+    """A lock whose key has the lock's end time as its value. The end time is a wall-clock time
+    (ms).
 
     Flawed, on purpose: do not copy it.
     """
@@ -151,7 +153,8 @@ class TimestampGetset(PlainRecipe):
         )
 
     def take_over(self, key: str, observed: bytes, end_ms: int) -> bool:
-        """Try to take over a lock whose value `observed` is an end in the past.
+        """Try to take over an expired lock. `observed` is the value of its key, which is an end
+        time in the past.
 
         Returns True if GETSET replaced `observed`. Otherwise another caller had won, and this
         GETSET has overwritten the winner's value.
@@ -161,8 +164,8 @@ class TimestampGetset(PlainRecipe):
         return won
 
     def give_back(self, lease: Lease) -> Outcome:
-        """Delete the key, unless this lease has ended. After the end, a successor may own the
-        key."""
+        """Delete the key if this lease has not ended. After the end of the lease, another caller
+        may own the key."""
         if self.wall_ms() > int(lease.owner_token):
             return Outcome.GONE
         self.pause("after-check")
@@ -170,7 +173,8 @@ class TimestampGetset(PlainRecipe):
 
 
 class TimestampSet(TimestampGetset):
-    """A lock like timestamp-getset, but a takeover does not check which value it replaced.
+    """A lock like timestamp-getset. When a caller takes over an expired lock, it does not check
+    which value it has replaced.
 
     Flawed, on purpose: do not copy it.
     """
@@ -187,8 +191,8 @@ class TimestampSet(TimestampGetset):
 
 
 class Company2013(TimestampGetset):
-    """A lock like timestamp-getset, but the release does not check whether the timestamp is its
-    own.
+    """A lock like timestamp-getset. When a caller releases the lock, it does not check whether the
+    key still has the caller's own timestamp.
 
     Flawed, on purpose: do not copy it.
     """
@@ -208,7 +212,7 @@ class Company2013(TimestampGetset):
 
 
 class SetNxFixed(_Unchecked):
-    """A lock with the same value for all callers, and with a DEL as release.
+    """A lock whose key has the same value for all callers, and whose release is a DEL.
 
     Flawed, on purpose: do not copy it.
     """
@@ -224,7 +228,8 @@ class SetNxFixed(_Unchecked):
 
 
 class SetNxGetDel(PlainRecipe):
-    """A lock with a unique value, which the client compares at the release.
+    """A lock whose key has a unique value. At the release, the client reads the value and compares
+    it with its own.
 
     Flawed, on purpose: do not copy it.
     """
@@ -244,7 +249,8 @@ class SetNxGetDel(PlainRecipe):
 
 
 class SetNxLuaRecipe(PlainRecipe):
-    """A lock with a unique value, which the server compares at the release."""
+    """A lock whose key has a unique value. At the release, a script on the server compares the
+    value with the client's own."""
 
     about = About(
         how="one instance through redis-py: SET NX PX with a unique value, "
@@ -291,7 +297,8 @@ class SetNxLuaRecipe(PlainRecipe):
 
 
 class Semaphore(SetNxLuaRecipe):
-    """A lock with several places for holders. It has one set-nx-lua lock for each place.
+    """A lock that several callers can hold at once. Each place for a holder is a separate
+    set-nx-lua lock.
 
     A caller holds the resource as soon as it gets one of these locks.
     """
@@ -371,8 +378,8 @@ class Backoff(PlainRecipe):
     def next_start_ns(
         self, outcome: Outcome, attempts: int, now_ns: int, deadline_ns: int
     ) -> int | None:
-        """Return when the next attempt starts, which is after twice the last delay. The last
-        attempt starts when the wait time ends.
+        """Return the start of the next attempt (ns). Each delay is twice as long as the delay
+        before, up to 5 s. The last attempt starts when the wait time ends.
 
         The recipe ignores the scenario's retry policy.
         """
@@ -386,13 +393,13 @@ class Watchdog(PlainRecipe):
     """A lock with a thread that renews all leases of a client until the leases are released. Under
     gevent, the thread is a greenlet.
 
-    The thread renews each lease three times per TTL. A renewal checks the owner of the key and
-    moves `valid_until_ns` of the lease.
+    The thread renews each lease three times per TTL. A renewal succeeds only if the client still
+    owns the key, and then it extends `valid_until_ns` of the lease.
 
-    `figures` has three counters. `late_renewals`: renewals sent after the end of the lease.
-    `lost_leases`: leases whose key no longer belonged to the client. `noticed_late_ms`: how long
-    (ms) after the end of a lost lease the watchdog noticed the loss. It is the sum over all lost
-    leases.
+    `figures` has three counters. `late_renewals` counts renewals that were sent after the end of
+    the lease. `lost_leases` counts leases whose key no longer belonged to the client.
+    `noticed_late_ms` is the sum of the delays (ms) between the end of a lost lease and the moment
+    when the watchdog noticed the loss.
     """
 
     about = About(
@@ -438,8 +445,8 @@ class Watchdog(PlainRecipe):
         self.give_back(lease)
 
     def take_reply_times_ns(self) -> tuple[list[int], ...]:
-        """Return the reply times, as `Recipe` describes. The caller calls this method once a
-        second, so the method also writes the observed extensions."""
+        """Return the reply times, as `Recipe` describes. The load calls this method once a second,
+        so the method also writes the recorded renewals to the log."""
         if self._log is not None:
             self._log.flush()
         return super().take_reply_times_ns()
@@ -481,7 +488,8 @@ class Watchdog(PlainRecipe):
     def _note(self, lease: Lease, renewed: bool | None, sent_ns: int) -> None:
         """Apply the result of a renewal to its lease.
 
-        If `renewed` is None, no answer came, and the next renewal decides.
+        `renewed` is None if no answer came. Then the next renewal decides whether the lease is
+        lost.
         """
         with self._changed:
             if lease.owner_token not in self._due:
@@ -503,7 +511,7 @@ class Watchdog(PlainRecipe):
 
 
 class WatchdogNaive(Watchdog):
-    """A watchdog whose renewal does not check the owner of the key.
+    """A watchdog that renews a key without checking who owns the key.
 
     Flawed, on purpose: do not copy it.
     """

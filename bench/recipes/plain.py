@@ -1,13 +1,14 @@
-"""The base class of all recipes that use redis-py: *one attempt, one way to release → acquire and
-release*.
+"""The base class of all recipes that use redis-py. A recipe defines one attempt and one way to
+release. The base class turns them into `acquire` and `release`.
 
 Rules
-- The recipes use redis-py in the usual way, but without its retries. If redis-py retried a SET NX,
-  it would take the success of the first try for a refusal.
-- Retries follow lockcore's policy, unless the recipe has a policy of its own. If the recipe has a
-  TTL, validity and drift also follow lockcore.
-- If a command fails, the attempt is UNREACHABLE.
-  The base does not clean up after such an attempt, but a recipe may.
+- The recipes use redis-py in the usual way, but without its retries. A retried SET NX can be
+  refused because the first try succeeded and only its reply was lost. The recipe would then take
+  its own lock for another caller's lock.
+- By default, a recipe retries with lockcore's policy, but a recipe may have its own policy. If a
+  recipe has a TTL, it computes the validity and the drift like lockcore.
+- If a command fails, the outcome of the attempt is UNREACHABLE. The base class does not clean up
+  after such an attempt, but a recipe may clean up.
 """
 
 import secrets
@@ -56,11 +57,11 @@ _KINDS = {OutOfMemoryError: "OOM", ReadOnlyError: "READONLY", BusyLoadingError: 
 
 
 class PlainInstance:
-    """A pool of connections to one server. The callers share the pool, and each caller takes a
-    connection for one command.
+    """A pool of connections to one server. All callers share the pool. For each command, a caller
+    takes a connection from the pool.
 
-    `trouble`: an exception of lockcore or redis-py that shows why the last use failed. It is None
-    while the server answers.
+    `trouble` is the exception of lockcore or redis-py that shows why the last command failed. It is
+    None while the server answers.
     """
 
     def __init__(self, index: int, url: str, settings: RecipeSettings) -> None:
@@ -134,20 +135,20 @@ class PlainInstance:
         return ear
 
     def run(self, script: Script, keys: tuple[str, ...], *arguments: object) -> Any:
-        """Run a Lua script and return its reply. Raises as `ask`."""
+        """Run a Lua script and return its reply. Raises the same errors as `ask`."""
         try:
             return self.ask("EVALSHA", script.sha, len(keys), *keys, *arguments)
         except NoScriptError:
             return self.ask("EVAL", script.source, len(keys), *keys, *arguments)
 
     def delete_own(self, key: str, token: bytes) -> bool:
-        """Delete `key` in one step if it holds `token`. Returns whether `key` was deleted. Raises
-        as `ask`."""
+        """Delete `key` in one step if its value is `token`. Returns whether `key` was deleted.
+        Raises the same errors as `ask`."""
         return bool(self.run(COMPARE_AND_DELETE, (key,), token))
 
     @property
     def status(self) -> InstanceStatus:
-        """The state of the instance, and how much traffic it had."""
+        """The state of the instance, and the number of commands that this client sent."""
         trouble = self.trouble
         state = "voting"
         reason = ""
@@ -191,7 +192,7 @@ FOREVER_NS = 86_400 * NS_PER_S
 
 
 class Refusal(NamedTuple):
-    """The outcome of an attempt that did not get the lock, with its votes."""
+    """The outcome and the votes of an attempt that did not get the lock."""
 
     outcome: Outcome
     tally: Tally
@@ -231,7 +232,7 @@ class PlainRecipe:
 
     def give_back(self, lease: Lease) -> Outcome:
         """Release the lease and return RELEASED or GONE. The default never deletes another caller's
-        lock. A flawed recipe may delete it.
+        lock, but a flawed recipe may do so.
 
         Raises RedisError.
         """
@@ -256,7 +257,7 @@ class PlainRecipe:
 
     @classmethod
     def needed(cls, instances: int) -> int:
-        """Return how many of the instances must answer at connect."""
+        """Return how many of the instances must answer when the recipe connects."""
         return instances
 
     # -- what a recipe is made of ------------------------------------------------------------------
@@ -270,7 +271,7 @@ class PlainRecipe:
         return self.settings.key_prefix + resource
 
     def new_token(self) -> bytes:
-        """Return a new owner token. Nobody can guess the token, and each attempt has another
+        """Return a new owner token. Nobody can guess the token, and no other attempt has the same
         token.
         """
         return f"{self._token_prefix}{next(self._tokens):012x}".encode()
@@ -300,7 +301,7 @@ class PlainRecipe:
         )
 
     def delete(self, resource: str) -> Outcome:
-        """Delete the resource's key by a plain DEL, whatever its value is."""
+        """Delete the resource's key with a plain DEL, without a check of its value."""
         return Outcome.RELEASED if self.ask("DEL", self.key(resource)) else Outcome.GONE
 
     # -- what callers see --------------------------------------------------------------------------
@@ -327,7 +328,7 @@ class PlainRecipe:
     def acquire_by(
         self, attempt: Attempt, resource: str, ttl_ms: int, wait_ms: int
     ) -> Lease | Denied:
-        """Acquire as `acquire` does. Each attempt calls the function `attempt`."""
+        """Acquire like `acquire`, but call the function `attempt` for each attempt."""
         if not 1 <= ttl_ms <= self.settings.max_ttl_ms:
             raise ValueError(
                 f"ttl_ms {ttl_ms} is not in 1 … max_ttl_ms ({self.settings.max_ttl_ms})"

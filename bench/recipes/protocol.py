@@ -1,17 +1,17 @@
-"""The protocol between the load and every lock under test: *targets and settings → acquire,
-release, figures*.
+"""The protocol between the load and every lock under test. A recipe connects to targets, acquires
+and releases locks, and reports figures.
 
 Rules
-- `acquire` and `release` are attributes. So a recipe may return the bound methods of its library,
-  and the hot path has no wrapper.
-- All recipes answer with lockcore's types (`Lease`, `Denied`, `Outcome`). Therefore the record, the
-  oracle and the statistics are the same for every lock.
-- A recipe calls a function at each of its pause points, for example `pause("after-get")`. If there
-  is neither a pause nor a gate, this function does nothing.
-- A pause of the scenario sleeps on a share of the calls. The seed and the process number decide
-  which calls sleep. So a run can be repeated.
-- A gate is a function that receives every call and returns when the caller may continue. A test or
-  a schedule uses a gate to make a race certain.
+- `acquire` and `release` are attributes. Therefore a recipe may return the bound methods of a
+  library, without a wrapper around each call.
+- All recipes return lockcore's types (`Lease`, `Denied`, `Outcome`). Therefore every lock has the
+  same records, the same oracle and the same statistics.
+- At each of its pause points, a recipe calls a function, for example `pause("after-get")`. The
+  function does nothing if the run has no pauses and no gate.
+- A pause of the scenario sleeps in a share of these calls. The seed and the number of the process
+  decide which calls sleep, so a run can be repeated.
+- A gate is a function that the recipe calls at every pause point. It returns when the caller may
+  continue. Tests and schedules use a gate to force a race.
 """
 
 import time
@@ -33,16 +33,18 @@ COMMON_POINTS = ("after-grant", "before-release")
 class About:
     """The facts about a recipe.
 
-    `how`: how the recipe locks. `flaw`: the one known fault of the recipe, or "none" with its
-    conditions. `safe`: two leases are never valid at once.
+    `how` describes how the recipe locks. `flaw` describes the only known flaw of the recipe. If
+    there is no flaw, `flaw` begins with "none" and lists the conditions. `safe` is true if two
+    leases are never valid at once.
 
-    `least`, `most`: how many instances the recipe may have. If `most` is None, there is no upper
-    limit. `usual`: how many instances the recipe has if the user gives no number. `points`: the
-    recipe's own pause points, in the order in which a caller passes them. `replicated`: the other
-    instances must be replicas of the first. `channels`: the recipe publishes on channels that have
-    the names of its keys. `counts`: the settings decide how many callers may hold a resource at
-    once. `shares`: the recipe has readers and writers (`SharedRecipe`). `beside`: for each resource
-    the recipe has further keys with these suffixes.
+    `least` and `most` are the limits on the number of instances. If `most` is None, there is no
+    upper limit. `usual` is the number of instances that lockbench starts by default. `points` lists
+    the recipe's own pause points, in the order in which a caller reaches them. `replicated` is true
+    if the other instances must be replicas of the first. `channels` is true if the recipe publishes
+    on channels that have the names of its keys. `counts` is true if several callers may hold a
+    resource at once, as the setting `capacity` allows. `shares` is true if the recipe has readers
+    and writers (`SharedRecipe`). `beside` lists the suffixes of further keys that the recipe uses
+    for each resource.
     """
 
     how: str
@@ -59,20 +61,20 @@ class About:
     beside: tuple[str, ...] = ()
 
     def suffixes(self, capacity: int) -> tuple[str, ...]:
-        """Return the suffixes of all keys of a resource. A recipe that counts its holders has a key
-        for each further place. The last suffix belongs to the extra place of
+        """Return the suffixes of all keys of a resource. If the recipe allows several holders, each
+        further place has its own key. The last suffix belongs to the extra place of
         `semaphore-off-by-one`."""
         places = range(1, capacity + 1) if self.counts else ()
         return ("", *self.beside, *(f":{place}" for place in places))
 
     @property
     def all_points(self) -> tuple[str, ...]:
-        """The pause points of this recipe and the common pause points."""
+        """The recipe's own pause points, followed by the common pause points."""
         return (*self.points, *COMMON_POINTS)
 
     @property
     def instances(self) -> str:
-        """How many instances are possible, as text: `1`, `2 or more`, `any number`."""
+        """The possible numbers of instances as text, such as `1`, `2 or more` or `any number`."""
         if self.most == self.least:
             return str(self.least)
         if self.most is None:
@@ -84,9 +86,9 @@ Reach = Callable[[str], None]
 
 
 def reach_of(pauses: Sequence[Pause], seed: int, process: int, gate: Reach | None = None) -> Reach:
-    """Return the function that a recipe of process `process` calls at its pause points.
+    """Return the function that a recipe calls at its pause points in the process `process`.
 
-    If there is neither a pause nor a gate, the result is `pass_by` itself.
+    The result is `pass_by` itself if there are no pauses and no gate.
     """
     if not pauses:
         return gate or pass_by
@@ -113,14 +115,16 @@ def pass_by(_point: str) -> None:
 class RecipeSettings:
     """The settings that a recipe receives when it connects.
 
-    `max_ttl_ms`: an upper bound of all TTLs. `instance_timeout_ms`: None means min(50, TTL ÷ 4).
+    `max_ttl_ms` is the longest TTL that a caller may request. `instance_timeout_ms` is how long a
+    command waits for a reply. The default, None, means min(50, `max_ttl_ms` ÷ 4) ms.
 
-    `pause`: pauses at pause points. `process` is the number of this worker. `seed` and `process`
-    decide which calls sleep. `gate`: a function that receives every call at a pause point and
-    returns when the caller may continue. `skew_ms`: how far the wall clock of this client is ahead
-    of the real time. `folder`: a folder that all processes of the run share. `fencing`: leases
-    carry fencing tokens, if the recipe can issue them. `capacity`: how many callers may hold a
-    resource at once. `attempts`: a folder for observed attempts, which telemetry reads.
+    `pause` lists the pauses at pause points. `process` is the number of this worker. `seed` and
+    `process` decide which calls sleep. `gate` is a function that is called at every pause point and
+    returns when the caller may continue. `skew_ms` is how far the wall clock of this client is
+    ahead of the real time. `folder` is a folder that all processes of the run share. If `fencing`
+    is true, leases have fencing tokens if the recipe can issue them. `capacity` is how many callers
+    may hold a resource at once. `attempts` is a folder for the log of observed attempts, which
+    telemetry reads.
     """
 
     key_prefix: str = ""
@@ -149,9 +153,9 @@ class Recipe(Protocol):
 
     @property
     def acquire(self) -> Acquire:
-        """A function that locks a resource for `ttl_ms` and tries for up to `wait_ms`.
+        """A function that locks a resource for `ttl_ms`. It tries for up to `wait_ms`.
 
-        A cancelled call must leave no lock behind.
+        If a call is cancelled, it must leave no lock behind.
         """
 
     @property
@@ -164,7 +168,7 @@ class Recipe(Protocol):
 
     @property
     def figures(self) -> Mapping[str, int]:
-        """The counters of the recipe since `connect`, by name. Most recipes have none."""
+        """The counters of the recipe since `connect`, by name. Most recipes have no counters."""
 
     def take_reply_times_ns(self) -> tuple[list[int], ...]:
         """Return, for each instance, the reply times (ns) that were sampled since the last call."""
@@ -179,19 +183,19 @@ class SharedRecipe(Recipe, Protocol):
 
     @property
     def acquire_shared(self) -> Acquire:
-        """The acquire function for readers. A reader may hold the resource together with other
-        readers."""
+        """The function with which a reader acquires. Several readers may hold the resource
+        together."""
 
 
 class RecipeClass(Recipe, Protocol):
-    """A class of recipes. The class has these members in addition to the members of its objects."""
+    """A recipe as a class. The class has the attribute `about` and the method `connect`."""
 
     about: ClassVar[About]
 
     @classmethod
     def connect(cls, targets: Sequence[str], settings: RecipeSettings) -> Self:
-        """Connect to the instances of `targets` (URLs). Call this in the process that uses the
-        connections.
+        """Connect to the instances of `targets` (URLs). The caller must be the process that uses
+        the connections.
 
         Raises UsageError if the recipe cannot work with these targets or settings. Raises
         EnvironmentNotReadyError if too few instances can be used. The messages never show a

@@ -1,10 +1,10 @@
-"""Locks for readers and writers on one instance: *a reader or a writer → a lease*. Readers may hold
-a resource together, and a writer holds it alone.
+"""Locks for readers and writers on one instance. Several readers may hold a resource together, and
+a writer holds it alone.
 
 A writer's owner token is the value of the resource's key, as in `set-nx-lua`. The owner tokens of
 readers are members of a sorted set in a second key. The score of each member is the end of the
-lease on the server's clock. A reader's owner token begins with `READER`. So the token shows whether
-a lease belongs to a reader or a writer.
+lease on the server's clock. A reader's owner token begins with `READER`. Therefore the token shows
+whether a lease belongs to a reader or a writer.
 
 `reader-writer-late` is flawed on purpose. Do not copy it.
 """
@@ -71,12 +71,11 @@ class ReaderWriter(SetNxLuaRecipe):
     )
 
     def acquire_shared(self, resource: str, ttl_ms: int, wait_ms: int, /) -> Lease | Denied:
-        """Lock as `acquire` does, but for a reader. Other readers may hold the resource at the same
-        time."""
+        """Acquire the lock for a reader. Other readers may hold the resource at the same time."""
         return self.acquire_by(self.attempt_shared, resource, ttl_ms, wait_ms)
 
     def attempt_shared(self, resource: str, ttl_ms: int) -> Lease | Refusal:
-        """Try to lock once, as `attempt` does, but for a reader. Raises RedisError."""
+        """Try once to lock the resource for a reader. Raises RedisError."""
         return self.attempt_as(READER + self.new_token(), resource, ttl_ms)
 
     def give_back(self, lease: Lease) -> Outcome:
@@ -99,7 +98,7 @@ class ReaderWriter(SetNxLuaRecipe):
 
 
 class ReaderWriterLate(ReaderWriter):
-    """A lock for readers and writers. A writer checks for holders, and then sets its key in a
+    """A lock for readers and writers. A writer first checks for holders, and it sets its key with a
     second command.
 
     Flawed, on purpose: do not copy it.

@@ -1,13 +1,13 @@
-"""The Redlock recipes: *lockcore's own bound methods; redis-py with SET NX PX on N instances, one
-after the other*.
+"""The Redlock recipes. One recipe is lockcore itself, and the others use redis-py to send SET NX PX
+to N instances, one after the other.
 
-In `redlock`, the load calls lockcore directly, unless the scenario has a pause. The recipe observes
-one attempt in 64 to get the reply times of each instance. With telemetry and a low rate, it
-observes more attempts.
+In `redlock`, the load calls lockcore directly if the scenario has no pauses. The recipe measures
+the reply times of the instances in one of 64 attempts. If telemetry is on and the rate is low, the
+recipe measures more attempts.
 
 The sequential recipes ask one instance after the other, so an acquire takes N round trips. During
-all N round trips, contenders can split the votes. Source: the Redlock text, "The Redlock
-algorithm". lockcore/facts/quorum.py defines the outcomes of rounds.
+this whole time, other callers can win some of the votes, so that nobody gets a quorum. Source: the
+Redlock text, "The Redlock algorithm". lockcore/facts/quorum.py defines the outcomes of rounds.
 """
 
 from collections.abc import Sequence
@@ -40,7 +40,8 @@ OBSERVE_EVERY = 64
 
 
 class RedlockRecipe(Observer):
-    """A connected lockcore.Redlock, which this object also observes."""
+    """A recipe that uses a connected lockcore.Redlock. The recipe is also the observer of this
+    lock."""
 
     about = About(
         how="lockcore's Redlock asks all N instances at once, pipelined and multiplexed",
@@ -100,8 +101,8 @@ class RedlockRecipe(Observer):
                 times_ns.append(replied_ns - sent_ns)
 
     def take_reply_times_ns(self) -> tuple[list[int], ...]:
-        """Return the reply times, as `Recipe` describes. The caller calls this method once a
-        second, so the method also writes the observed attempts."""
+        """Return the reply times, as `Recipe` describes. The load calls this method once a second,
+        so the method also writes the observed attempts to the log."""
         if self._log is not None:
             self._log.flush()
         times_ns = self._times_ns
@@ -120,9 +121,9 @@ class RedlockRecipe(Observer):
 
 
 def _paused(lock: Redlock, reach: Reach) -> tuple[Acquire, Release]:
-    """Return lockcore's methods with the common pause points added.
+    """Return lockcore's acquire and release with the common pause points.
 
-    If a caller is killed at a pause point, its lease is given back.
+    If a caller is killed at a pause point, the functions release its lease.
     """
 
     def acquire(resource: str, ttl_ms: int, wait_ms: int, /) -> Lease | Denied:
@@ -192,9 +193,9 @@ class RedlockSequential(PlainRecipe):
         return Refusal(Outcome.TOO_LATE if outcome is Outcome.ACQUIRED else outcome, tally)
 
     def give_back(self, lease: Lease) -> Outcome:
-        """Send a compare-and-delete to every instance, even if the instance did not grant its vote.
+        """Send a compare-and-delete to every instance, even to an instance that refused its vote.
 
-        If `stops_at_quorum` is set, stop when a quorum has confirmed the release.
+        If `stops_at_quorum` is true, stop when a quorum has confirmed the release.
         """
         instances = len(self.servers)
         answers = []

@@ -1,10 +1,11 @@
-"""The names of all locks under test, including plug-ins: *name → facts about the recipe, and its
-class*.
+"""The registry of all locks under test, including those of plug-ins. It maps a name to the class of
+a recipe and to facts about the recipe.
 
-The registry imports a recipe only when a caller uses its facts or its class. Another package offers
-its recipes in the entry point group `lockbench.recipes`. The name of the entry point is the name of
-the recipe. The value is `module:Class`, and the class implements `protocol.RecipeClass`. A package
-cannot replace lockbench's own recipes. Source: the entry points specification of packaging.
+The registry imports a recipe only when someone asks for its class or its facts. Another package
+offers its recipes in the entry point group `lockbench.recipes`. The name of the entry point is the
+name of the recipe. The value of the entry point is `module:Class`, and the class must implement
+`protocol.RecipeClass`. A package cannot replace lockbench's own recipes. Source: the entry points
+specification of packaging.
 """
 
 import re
@@ -34,8 +35,8 @@ _PARTS: tuple[str, ...] = (
 class RecipeEntry:
     """A recipe that a scenario can name.
 
-    `place`: `module:Class`. `package`: the name and version of the package that offers the recipe,
-    or "" for lockbench's own recipes.
+    `place` is the location of the recipe's class, written as `module:Class`. `package` is the name
+    and version of the package that offers the recipe, or "" for lockbench's own recipes.
     """
 
     name: str
@@ -78,7 +79,7 @@ class RecipeEntry:
 
     @property
     def usual_processes(self) -> int:
-        """How many load processes there are if the user gives no number.
+        """The number of load processes that lockbench starts by default.
 
         A recipe of another package gets two processes, because lockbench's authors have not
         reviewed it. With one process, a lock that works only inside one process would look safe.
@@ -90,9 +91,9 @@ class RecipeEntry:
     ) -> None:
         """Raise UsageError if the recipe cannot work with these values.
 
-        The recipe must accept this many instances and have all of the pause points. If `capacity`
-        is above 1, the recipe must allow several holders. If `shared` is true, the recipe must have
-        readers. If `shared` is false, it must have no readers.
+        The recipe must allow `instances` instances, and it must have the pause point of every
+        pause. If `capacity` is above 1, the recipe must allow several holders. If `shared` is true,
+        the recipe must have readers. If `shared` is false, the recipe must not have readers.
         """
         about = self.about
         if shared and not about.shares:
@@ -123,8 +124,9 @@ class RecipeEntry:
                 )
 
     def connect(self, targets: Sequence[str], settings: RecipeSettings) -> Recipe:
-        """Connect the recipe, as `RecipeClass.connect` describes. Raises UsageError as `require`
-        does. The function also connects a recipe for readers and writers that no reader will use.
+        """Connect the recipe, as `RecipeClass.connect` describes. Raises UsageError for the same
+        reasons as `require`, except for `shared`. A recipe with readers can always be connected,
+        even if the load has no readers.
         """
         self.require(len(targets), settings.pause, settings.capacity, shared=self.about.shares)
         recipe = self.recipe.connect(targets, settings)
@@ -181,8 +183,8 @@ def all_recipes() -> Mapping[str, RecipeEntry]:
 
 
 def find_recipe(name: str) -> RecipeEntry:
-    """Return the entry of the recipe `name`. Raises UsageError, which names the nearest name or all
-    names."""
+    """Return the entry of the recipe `name`. If there is no such recipe, raise UsageError. The
+    error message suggests the nearest name, or it lists all names."""
     if name in WITHDRAWN:
         raise UsageError(
             f"the recipe {name} was {WITHDRAWN[name]}; the recipes are {', '.join(all_recipes())}"

@@ -1,9 +1,9 @@
-"""Locks on several instances without a quorum: *SET NX on one instance, then copies to the others;
-SET NX on the master*.
+"""Locks on several instances without a quorum. The first two recipes lock on one instance and copy
+the lock to the others. The other recipes lock on the master of a replicated fleet.
 
 `multi-write` is flawed on purpose. Do not copy it. If a caller cannot reach redis-1, it locks on
-redis-2. If redis-1 has just granted the lock to another caller, the copy may not have arrived at
-redis-2. Then both callers get the lock.
+redis-2. At this moment, redis-1 may have granted the lock to another caller, and the copy may not
+have arrived at redis-2. Then both callers get the lock.
 
 `multi-write-unique-index` adds a database table with a unique index on the resource. The table
 rejects a double grant, and the recipe counts the double grant. A new lease replaces the row of an
@@ -11,9 +11,9 @@ expired lease. The database is one SQLite file per run. If the run has no folder
 the memory of the process.
 
 `replica-failover` is also flawed on purpose. The master answers OK without waiting for its
-replicas. If a replica is promoted without the key, it grants the lock again. docs/fencing.md,
-"Replicas", describes the servers that the recipe needs. The client finds the master by sending ROLE
-to the instances, at connect and after every error.
+replicas. If a replica without the key becomes the master, it grants the lock again. The section
+"Replicas" of docs/fencing.md describes the servers that the recipe needs. The client sends ROLE to
+the instances to find the master. It does so when it connects and after every error.
 
 Source: Redis documentation, "Redis replication".
 """
@@ -94,8 +94,8 @@ class MultiWrite(PlainRecipe):
         return outcome
 
     def _copy(self, origin: PlainInstance, key: str, token: bytes, ttl_ms: int) -> int:
-        """Copy the lock to the other instances. Returns how many instances have confirmed the
-        copy."""
+        """Copy the key of a granted lock to the other instances. Returns how many instances have
+        confirmed the copy."""
         copies = 0
         for server in self.servers:
             if server is not origin:
@@ -144,8 +144,8 @@ class MultiWriteUniqueIndex(MultiWrite):
         )
 
     def attempt(self, resource: str, ttl_ms: int) -> Lease | Refusal:
-        """Lock as multi-write does, then insert the row. If the table rejects the row, the lock was
-        granted twice."""
+        """Lock like multi-write, and then insert a row for the lease into the table. If the table
+        rejects the row, multi-write has granted the lock twice."""
         result = super().attempt(resource, ttl_ms)
         if not isinstance(result, Lease):
             return result
@@ -157,7 +157,7 @@ class MultiWriteUniqueIndex(MultiWrite):
         return Refusal(Outcome.CONTENDED, Tally(refused=len(self.servers)))
 
     def insert(self, lease: Lease) -> bool:
-        """Insert the row of `lease`.
+        """Insert the row of `lease` into the table.
 
         Returns False if the table has an unexpired row for another lease of the resource.
         """
@@ -166,8 +166,9 @@ class MultiWriteUniqueIndex(MultiWrite):
             return self._database.execute(_INSERT, row).rowcount == 1
 
     def give_back(self, lease: Lease) -> Outcome:
-        """Delete the row before the keys. If the keys were deleted first, this row could make the
-        table reject the next holder's row."""
+        """Delete the row of the lease, and then its keys. In the opposite order, the next holder
+        could get the keys while the old row is still in the table. Then the table would reject the
+        next holder's row."""
         with self._turn:
             self._database.execute("DELETE FROM lease WHERE token = ?", (lease.owner_token,))
         return super().give_back(lease)
@@ -184,8 +185,7 @@ _POLL_S = 0.01
 
 
 def replicate(urls: Sequence[str]) -> None:
-    """Make replicas of the first server from all other servers, and wait until the replicas are in
-    step.
+    """Make all other servers replicas of the first server, and wait until the replicas are in step.
 
     Raises EnvironmentNotReadyError if a replica is not in step within 10 s, or does not answer.
     """
@@ -257,7 +257,7 @@ class ReplicaFailover(PlainRecipe):
 
     @property
     def promotion_delay_ms(self) -> int:
-        """How long (ms) after the master's death a replica may be promoted."""
+        """How long (ms) a replica must wait after the master's death before it may be promoted."""
         return 0
 
     def attempt(self, resource: str, ttl_ms: int) -> Lease | Refusal:
@@ -276,10 +276,11 @@ class ReplicaFailover(PlainRecipe):
             return super().give_back(lease)
 
     def _find_master(self) -> None:
-        """Use the first instance that reports the role of master.
+        """Find the master, and send later commands to it.
 
-        The search starts after the present instance. If no instance reports this role, the present
-        instance stays in use.
+        The search begins with the instance after the present instance. The first instance that
+        reports the role master is used. If no instance reports this role, the recipe keeps the
+        present instance.
         """
         present = self.server.index
         for server in (*self.servers[present + 1 :], *self.servers[: present + 1]):

@@ -1,14 +1,15 @@
-"""Locks on one instance that wake waiting callers: *SET NX PX; a refused caller listens; a release
-sends a message*.
+"""Locks on one instance that wake waiting callers. A refused caller listens, and a release sends a
+message.
 
     set-nx-blpop    the release pushes to a list that lasts a second; one push wakes one caller, in
                     the order of their arrival
     set-nx-pubsub   the release publishes; all waiting callers hear it and try, and one of them wins
 
 Rules
-- A message only wakes a caller. After that, the caller tries to lock like any other caller.
-- If a message is lost, the caller tries again after `LOOK_MS`.
-- If a caller cannot listen, it polls.
+- A message does not give the lock to the caller that it wakes. The woken caller must try to lock
+  like any other caller.
+- If a message is lost, the waiting caller tries again after `LOOK_MS`.
+- If a caller cannot listen, it retries at intervals.
 
 Source: python-redis-lock and the BLPOP command's reference page ("Pattern: event notification").
 Redisson's RLock subscribes after a refusal and tries again before it waits.
@@ -62,7 +63,8 @@ class _Woken(SetNxLuaRecipe):
         return min(now_ns + LOOK_MS * NS_PER_MS, deadline_ns)
 
     def rest(self, resource: str, outcome: Outcome, delay_ns: int) -> None:
-        """Listen for at least a millisecond. If the caller cannot listen, it sleeps."""
+        """Listen for `delay_ns`, but at least for a millisecond. If the caller cannot listen, it
+        sleeps."""
         if outcome is Outcome.CONTENDED:
             delay_ns = max(delay_ns, NS_PER_MS)
             with suppress(RedisError):
@@ -134,8 +136,9 @@ class SetNxPubsub(_Woken):
     def listen(self, resource: str, delay_ns: int) -> None:
         """Wait for a message.
 
-        The first call waits only for the confirmation of the subscription. After that the caller
-        must try again, because the resource may have become free in the meantime.
+        The first call of a caller only waits until the subscription is confirmed. After the
+        confirmation, the caller must try again, because the resource may have become free in the
+        meantime.
         """
         ear = _EAR.get()
         kind = "message"

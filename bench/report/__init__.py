@@ -1,4 +1,4 @@
-"""Results for human readers: *a result → terminal, Markdown, progress line*.
+"""Shows results to human readers: on a terminal, in Markdown, on a page and in a progress line.
 
 This package computes no figures.
 """

@@ -1,12 +1,13 @@
-"""How stored results are read, judged and shown: *a stored result → its checked type → its sheet,
-cases and page*.
+"""How lockbench reads, judges and shows stored results. The result is converted to its type, and
+then to a sheet, to test cases or to a page.
 
 Rules
-- A result names its kind in the field `kind`. Each question exports an `Answer` for its results.
-Code that reads results of any kind gets the table of all answers (`bench/questions.py`).
-- All stored results enter through this module. The answer judges a result again, with the function
-  that judged it when it was written. A result that contradicts itself is refused. A result whose
-  verdict word does not follow from its sections is refused, too.
+- The field `kind` of a result shows which question made the result. Each question has an `Answer`,
+  which reads and shows the results of the question. Code that must read results of any kind uses
+  the table of all answers (`bench/questions.py`).
+- lockbench reads every stored result with this module. The `Answer` judges the result again, with
+  the same function that judged it when it was written. lockbench refuses a result that contradicts
+  itself. It also refuses a result if the verdict word does not follow from the sections.
 """
 
 import shlex
@@ -32,18 +33,19 @@ _BROKEN = (ArithmeticError, LookupError, TypeError, ValueError, AttributeError)
 
 
 def no_figures(_result: Document) -> Sequence[Figure]:
-    """Return no pictures. Kinds of results without pictures use this function."""
+    """Return no pictures. An `Answer` uses this function if its results have no pictures."""
     return ()
 
 
 def no_evidence(_result: Document) -> Sequence[Part]:
-    """Return no courses of events. Kinds of results without courses of events use this function."""
+    """Return no tables of events. An `Answer` uses this function if its results have no such
+    tables."""
     return ()
 
 
 def alone(result: Stored, _folder: Path) -> Stored:
-    """Return the result unchanged. Kinds of results to which no other result adds findings use this
-    function."""
+    """Return the result unchanged. An `Answer` uses this function if other results add nothing to
+    its results."""
     return result
 
 
@@ -51,11 +53,12 @@ def alone(result: Stored, _folder: Path) -> Stored:
 class Answer(Generic[Stored]):
     """The functions that read and present the results of one kind.
 
-    `earned`: judges a result again. `sheet`: returns the sheet of a result and shows where the
-    result is stored ("": not stored). `suite`: returns the JUnit cases. `figures`: returns the
-    pictures. `evidence`: returns courses of events, step by step. `beside`: adds the findings of
-    other results below a folder. `whole_page`: returns the page if the page is more than the sheet
-    with pictures. `contradictions`: yields a sentence for each contradiction between the sections.
+    `earned` judges a result again. `sheet` returns the sheet of a result. Its second argument is
+    the place of the stored result, or "" if the result is not stored. `suite` returns the JUnit
+    cases. `figures` returns the pictures. `evidence` returns tables that describe events step by
+    step. `beside` adds findings from other results in a folder. `whole_page` returns the page, and
+    it is None if the sheet and the pictures are the whole page. `contradictions` yields a sentence
+    for each contradiction between the sections.
     """
 
     kind: str
@@ -70,15 +73,16 @@ class Answer(Generic[Stored]):
     contradictions: Callable[[Stored], Iterable[str]] = contradictions_in
 
     def read(self, document: Mapping[str, object], name: str) -> Stored:
-        """Return the result in the stored `document`, with the verdict that follows from its
-        sections. Messages call the document `name`.
+        """Convert a stored document to a result, and judge the result again. Error messages call
+        the document `name`.
 
-        Raises UsageError if the document is incomplete, or for the reasons of `as_earned`."""
+        Raises UsageError if the document is incomplete. Also raises UsageError for the same reasons
+        as `as_earned`."""
         return self.as_earned(typed(document, self.result_type, name), name)
 
     def as_earned(self, result: Stored, name: str) -> Stored:
-        """Return the result with the verdict that follows from its sections. Messages call the
-        result `name`.
+        """Judge a result again, and return the judged result. Error messages call the result
+        `name`.
 
         Raises UsageError if the result contradicts itself, or if its stored verdict differs from
         the new verdict.
@@ -130,8 +134,9 @@ class Answer(Generic[Stored]):
     def cases(self, result: Stored) -> Suite:
         """Return `result` as JUnit cases.
 
-        If the verdict is not a pass, at least one case is not a pass. This is needed, for example,
-        if all rows were as expected but too few rows were judged.
+        If the verdict is not a pass, at least one case is not a pass. If necessary, the function
+        adds a case for the verdict. For example, all rows can be as expected, but too few rows were
+        judged.
         """
         suite = self.suite(result)
         verdict = result.verdict
@@ -157,7 +162,8 @@ Answers = Mapping[str, Callable[[], Answer[Any]]]
 
 
 def answer_to(document: Mapping[str, object], name: str, answers: Answers) -> Answer[Any]:
-    """Return the answer that can read the stored `document`. Messages call the document `name`.
+    """Return the `Answer` for the kind of a stored document. Error messages call the document
+    `name`.
 
     Raises UsageError if the kind is unknown.
     """

@@ -1,10 +1,10 @@
-"""Numbers for human readers: *seconds, shares, counts → short text; a field of a section → the head
-and the cell of a table, or a part of a line*.
+"""Converts numbers to short texts for human readers. The texts are for table heads, for table
+cells, and for parts of a line.
 
-Rules: values are scaled to a unit only in this module, when they are printed. A missing value is an
-en dash, never a zero. In a table, the head of the column has the unit. In other places, the figure
-itself has the unit. Source: golang/perf, which also normalises units on input and scales them on
-output.
+Only this module converts values to the units of the output. A missing value is printed as an en
+dash, never as a zero. In a table, the unit is in the head of the column. In all other places, the
+unit follows the number. Source: golang/perf, which also converts to base units when it reads
+numbers, and to other units when it prints them.
 """
 
 import textwrap
@@ -35,14 +35,15 @@ def decimals(value: float | None, digits: int = 2) -> str:
 
 
 def counted(value: float, noun: str) -> str:
-    """Return a number with its noun: 1 user, 64 users."""
+    """Return a number and a noun, such as `1 user` or `64 users`."""
     return f"{count(value)} {noun}{'' if value == 1 else 's'}"
 
 
 def milliseconds(seconds: float | None) -> str:
-    """Return seconds as ms with three significant digits, or ∞ for infinity.
+    """Convert seconds to ms, and return the number with three significant digits, or ∞ for
+    infinity.
 
-    The text has no unit, because the head of the table has the unit.
+    The text has no unit, because the unit is in the head of the table.
     """
     if seconds is None or seconds == inf:
         return MISSING if seconds is None else INFINITE
@@ -58,7 +59,8 @@ def three_digits(value: float) -> str:
 
 
 def latency(seconds: float | None) -> str:
-    """Return seconds in µs below 0.1 ms, in ms below 1 s, and in s above. Infinity is ∞."""
+    """Return a duration with its unit: µs below 0.1 ms, ms below 1 s, and s otherwise. Infinity is
+    ∞."""
     if seconds is None or seconds == inf:
         return MISSING if seconds is None else INFINITE
     if seconds < 0.0001:
@@ -88,7 +90,7 @@ def share(part: float, whole: float) -> str:
 
 
 def in_unit(value: float | None, unit: str) -> str:
-    """Return a figure of a result as text with its unit. `unit`: one of the units in `Unit`."""
+    """Return a figure of a result as text, with its unit. `unit` is one of the units in `Unit`."""
     if value is None:
         return MISSING
     if unit == "s":
@@ -107,14 +109,15 @@ _HEAD_LETTERS = 7
 
 
 def head_of(field: Field) -> str:
-    """Return the head of a field's column. It has the label and the unit of the field, in short
-    lines."""
+    """Return the head of a field's column. The head is the label and the unit of the field, broken
+    into short lines."""
     text = f"{field.label} {_HEAD_UNITS.get(field.unit, '')}".strip()
     return textwrap.fill(text, _HEAD_LETTERS, break_long_words=False, break_on_hyphens=False)
 
 
 def cell_of(field: Field, section: object) -> str:
-    """Return the value of a field of `section`, in the unit that the column's head names."""
+    """Return the value of a field of `section` as text for a table cell. The unit is the unit in
+    the head of the column."""
     value = field.of(section)
     if value is None:
         return MISSING
@@ -146,10 +149,10 @@ def interval(value: Interval) -> str:
 
 
 def in_words(section: Section) -> Iterator[str]:
-    """Yield each field that a line shows, such as `CPU 61 %`.
+    """Yield a text for each field that a line shows, such as `CPU 61 %`.
 
-    Fields of one section form one text, such as `reply p50 0.11 ms p99 0.90 ms`. Fields that are
-    unknown or 0 are left out.
+    If fields are in the same inner section, they have one text together, such as `reply p50 0.11 ms
+    p99 0.90 ms`. Fields that are unknown or 0 get no text.
     """
     fields = fields_in(type(section), "line")
     for _, together in groupby(fields, lambda field: field.path[:-1] or field.path):
@@ -165,7 +168,8 @@ def in_words(section: Section) -> Iterator[str]:
 
 
 def threshold_text(entry: JudgedThreshold) -> str:
-    """Return the measured value, the limit, the margin, and the reason if there is no decision."""
+    """Return a text with the measured value, the limit and the margin. If there is no decision, the
+    text also has the reason."""
     value, limit = (in_unit(one, entry.unit) for one in (entry.value, entry.limit))
     if entry.infinite and entry.reason:
         value = entry.reason

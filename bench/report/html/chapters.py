@@ -1,4 +1,4 @@
-"""The parts of a page: *a sheet, figures, courses of events → Page*."""
+"""The parts of a page. This module makes a page from a sheet, pictures, and tables of events."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bench.report.sheet import Part, Sheet
 
 @dataclass(frozen=True, slots=True)
 class Chapter:
-    """A part of a page: figures and tables under a heading."""
+    """A part of a page, with pictures and tables under a heading."""
 
     heading: str
     figures: tuple[Figure, ...] = ()
@@ -25,11 +25,11 @@ class Chapter:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A whole page: its title, its sheet and its chapters.
+    """A whole page with its title, its sheet and its chapters.
 
-    `title`: the text of the title bar. `sheet`: has the verdict and the sentences. `repeat`: the
-    command that produces the result again. `opens`: the moment that a reader should see first. It
-    has a sentence, and the name of the part that shows the moment.
+    `title` is the text of the title bar. `sheet` has the verdict and the sentences that explain it.
+    `repeat` is the command that produces the result again. `opens` describes the moment that a
+    reader should see first, with a sentence and the name of the part that shows the moment.
     """
 
     title: str
@@ -42,10 +42,10 @@ class Page:
 def sheet_page(
     title: str, sheet: Sheet, figures: Sequence[Figure], evidence: Sequence[Part], repeat: str
 ) -> Page:
-    """Return the page of a sheet.
+    """Make a page from a sheet and its pictures.
 
-    The first picture answers the question of the sheet. After this picture come the other pictures,
-    the tables and the courses of events.
+    The first picture shows the answer. The other pictures, the tables of the sheet, and the tables
+    of events follow in this order.
     """
     chapters = [
         Chapter("The answer", tuple(figures[:1])),
