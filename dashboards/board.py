@@ -83,8 +83,8 @@ def board(
 def _place(builder: dashboard.Dashboard, shelves: Sequence[Shelf]) -> None:
     """Number the panels and place them in their lines.
 
-    If the number of panels does not divide 24, some panels of the line are one column wider than
-    the others.
+    If 24 is not divisible by the number of panels, some panels of the line are one column wider
+    than the others.
     """
     y = 0
     numbers = itertools.count(1)
@@ -135,8 +135,8 @@ def choice(
 def instances(within: str) -> tuple[Variable, Variable]:
     """Return two variables, the host and the port, with which a reader selects an instance.
 
-    The choices are all instances that report whether they vote. `within`: matchers that select the
-    series.
+    A reader can choose any instance that has reported whether it votes. `within`: matchers that
+    select the series.
     """
     return (
         choice(

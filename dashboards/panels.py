@@ -1,7 +1,7 @@
 """Panels of a board: *queries → a panel of Grafana's SDK*.
 
 Rules: all queries of a panel have the same unit, which is the unit of the panel. Every panel has a
-description. If a figure is missing, the panel shows a text with the reason.
+description. If a number is missing, the panel shows a text with the reason.
 """
 
 from __future__ import annotations

@@ -10,9 +10,9 @@ Rules
   acquires would hide an outage.
 - A query reads a histogram as a classic histogram. If there are no classic buckets, the query reads
   a native histogram (exponential, or converted by Prometheus 3). A native histogram has no bucket
-  in which failed acquires could count as infinitely long. So if the share of failed acquires is
-  more than 1 − q, the query returns the largest bound. A classic histogram gives the same result.
-  If the share is smaller, the query returns the quantile of the successful acquires.
+  for failed acquires, which count as infinitely long. So if the share of failed acquires is more
+  than 1 − q, the query returns the largest bound. A classic histogram gives the same result. If the
+  share is smaller, the query returns the quantile of the successful acquires.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Query:
     def named(self, legend: str) -> Query:
         """Return the same query with the name `legend`.
 
-        In the name, `{{label}}` is replaced by the value of a label.
+        Grafana replaces `{{label}}` in the name by the value of this label.
         """
         return replace(self, legend=legend)
 
@@ -106,7 +106,7 @@ def grown(
 def summed(expr: str, by: Sequence[str] = (), function: str = "sum") -> str:
     """Return the series of `expr`, combined by the labels `by`.
 
-    `function`: sum, max, min or avg.
+    `function`: the aggregation, which is sum, max, min or avg.
     """
     return f"{function} by ({', '.join(by)}) ({expr})" if by else f"{function}({expr})"
 
@@ -121,7 +121,10 @@ def now(name: str, by: Sequence[str] = (), *, function: str = "sum", **labels: s
 
 
 def state(name: str, by: Sequence[str] = (), *, function: str = "sum", **labels: str) -> Query:
-    """Return the same query as `now`, but without a unit. This is for a gauge that is 1 or 0."""
+    """Return the same query as `now`, but without a unit.
+
+    Use this function for a gauge that is 1 or 0.
+    """
     return replace(now(name, by, function=function, **labels), unit=PLAIN)
 
 
@@ -142,7 +145,7 @@ def total(name: str, by: Sequence[str] = (), **labels: str) -> Query:
 
 
 def either(classic: str, native: str) -> str:
-    """Return a query that uses `classic` if it has data, and otherwise `native`."""
+    """Return a query that uses `classic`. If `classic` has no data, the query uses `native`."""
     return f"({classic} or {native})"
 
 

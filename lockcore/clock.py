@@ -1,9 +1,10 @@
 """This module has the only clock that the lock uses: *nothing → nanoseconds of CLOCK_MONOTONIC*.
 
 Rules: lockcore never judges validity by a wall clock, because a wall clock jumps. On Linux all
-processes of a host share one CLOCK_MONOTONIC. So readings of several workers can be compared, but
-readings of two hosts cannot. CLOCK_MONOTONIC does not advance while the host is suspended. The
-section "Which clock" of docs/lockcore/protocol.md explains why lockcore still uses this clock.
+processes of a host share one CLOCK_MONOTONIC. So readings of workers on the same host can be
+compared. Readings of different hosts cannot be compared. CLOCK_MONOTONIC does not advance while the
+host is suspended. The section "Which clock" of docs/lockcore/protocol.md explains why lockcore
+still uses this clock.
 """
 
 from time import monotonic_ns

@@ -62,8 +62,8 @@ def read_along(lines: list[str]) -> Iterator[None]:
     """Collect the output of this process and its children in `lines`, and print it afterwards.
 
     mypyc prints its errors in this process and then exits. A C compiler runs as a separate process.
-    So this function redirects the file descriptors of stdout and stderr, because only they receive
-    the output of both.
+    So this function redirects the file descriptors of stdout and stderr, because both processes
+    write to them.
     """
     streams = [stream for stream in (sys.stdout, sys.stderr) if stream is not None]
     with TemporaryFile() as printed:
@@ -115,7 +115,7 @@ def reason_of(error: BaseException, lines: list[str]) -> str:
 class CompileCore(build_ext):  # type: ignore[misc]
     """The build step of setuptools (`build_ext`) that makes the extension modules.
 
-    A failure is logged and never raised.
+    If the build step fails, it logs the failure and raises no exception.
     """
 
     def run(self) -> None:

@@ -59,7 +59,7 @@ _SERVER_DESCRIPTORS = 160
 class Instance:
     """The present state of one server of the fleet.
 
-    `pid`: the running process, or the last process if none runs.
+    `pid`: the id of the running process. If no process runs, this is the id of the last process.
     """
 
     index: int
@@ -82,7 +82,7 @@ def start_fleet(
     config: Sequence[str] = (),
     environment: Environment | None = None,
 ) -> Fleet:
-    """Start `instances` servers in parallel, and return when all of them answer.
+    """Start `instances` servers in parallel, and wait until all of them answer.
 
     `fsync`: "none" (no append-only file), "no", "everysec" or "always". `config`: further server
     arguments, such as `("--maxmemory", "10mb")`.
@@ -171,7 +171,7 @@ class Fleet:
         )
 
     def shape(self, index: int, shape: Shape) -> None:
-        """Give the proxy's link to instance `index` this shape from now on."""
+        """Set the shape of the proxy's link to instance `index`."""
         assert self.proxies is not None
         self.proxies.shape(index, shape)
 
@@ -192,7 +192,7 @@ class Fleet:
         return tuple(state.exit_code for _, state in sorted(self._guard.states().items()))
 
     def kill(self, index: int, number: signal.Signals = signal.SIGKILL) -> None:
-        """End instance `index` by a signal, and return when it is dead.
+        """End instance `index` with a signal, and wait until the instance is dead.
 
         SIGTERM is a clean shutdown. You may call this method more than once.
         """
@@ -203,9 +203,9 @@ class Fleet:
             )
 
     def stop(self, index: int) -> None:
-        """Freeze instance `index` (SIGSTOP), and return when it has stopped.
+        """Freeze instance `index` (SIGSTOP), and wait until the instance has stopped.
 
-        Its connections stay open.
+        The connections of the instance stay open.
         """
         self._guard.signal(index, signal.SIGSTOP)
         self._until(
@@ -218,7 +218,7 @@ class Fleet:
         self._guard.signal(index, signal.SIGCONT)
 
     def restart(self, *indices: int) -> None:
-        """Start these instances again, and return when all of them answer.
+        """Start these instances again, and wait until all of them answer.
 
         Each instance keeps its port and its files. An instance that still runs is killed first.
         """
@@ -290,7 +290,7 @@ class Fleet:
         return before
 
     def until(self, index: int, reached: Callable[[Info], bool], what: str) -> None:
-        """Wait until `reached` returns true for the INFO of instance `index`, 5 s at most.
+        """Wait at most 5 s until `reached` returns true for the INFO of instance `index`.
 
         After 5 s, this method raises EnvironmentNotReadyError. `what` is the end of the error
         message "instance N did not …".
@@ -412,7 +412,7 @@ class KeptPort:
     listens.
 
     This socket and the server both set SO_REUSEADDR. So a server can listen on the port, even after
-    a restart. The kernel gives the port to no other program.
+    a restart. The kernel does not give the port to any other program.
     """
 
     def __init__(self) -> None:

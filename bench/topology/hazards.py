@@ -2,7 +2,7 @@
 each with advice*. All functions are pure.
 
 Rules: if a setting is unknown, it counts neither as a hazard nor as safe. The caller reports the
-settings that it could not read. Hazards that make an instance lose locks come first.
+settings that it could not read. Hazards that make an instance lose locks are first in the result.
 
 Sources: the Redis documentation, "Key eviction", "Replication", "Persistence"; redis.conf of Redis
 7.0 on `timeout`, `min-replicas-to-write` and `protected-mode`.

@@ -203,7 +203,7 @@ def require_independent(facts: Sequence[InstanceFacts]) -> None:
 def info_snapshot(urls: Sequence[str]) -> tuple[InfoSnapshot, ...]:
     """Read every instance's counters now.
 
-    If an instance does not answer or forbids INFO, its `values` are None and `missing` gives the
+    If an instance does not answer or forbids INFO, `values` is None, and `missing` gives the
     reason.
     """
 
@@ -221,7 +221,8 @@ def info_snapshot(urls: Sequence[str]) -> tuple[InfoSnapshot, ...]:
 def leaked_keys(urls: Sequence[str], names: Iterable[str]) -> tuple[int | None, ...]:
     """Unlink all keys with these full `names`. The function does not scan the keys of an instance.
 
-    Return how many of these keys existed on each instance (None: unknown).
+    Return the number of these keys that existed on each instance. If this number is unknown, it is
+    None.
     """
     remaining = iter(names)
     chunks = tuple(iter(lambda: tuple(islice(remaining, _KEYS_PER_COMMAND)), ()))
@@ -233,9 +234,9 @@ def leaked_keys(urls: Sequence[str], names: Iterable[str]) -> tuple[int | None, 
 
 
 def key_counts(urls: Sequence[str]) -> tuple[int | None, ...]:
-    """Return how many keys each instance has, in all its databases.
+    """Return the number of keys of each instance, counted over all its databases.
 
-    The number is None if the instance does not report it.
+    If an instance does not report this number, the number is None.
     """
 
     def count(client: redis.Redis, _target: InstanceTarget) -> int | None:
@@ -307,9 +308,10 @@ def _require_names(client: redis.Redis, *, channels: bool) -> None:
 
     `channels`: if true, the function also raises this error if the user may not use the channels of
     a run. The check writes nothing. The server first checks whether the user may use the key. After
-    that, SET with IFEQ writes nothing, because the key does not exist. A forbidden GET or SET does
-    not count, because it proves nothing about names, and each recipe uses its own commands. So of
-    all commands, only PUBLISH must be allowed, because a lock that publishes always needs PUBLISH.
+    that, SET with IFEQ writes nothing, because the key does not exist. If the user may not call GET
+    or SET at all, the check ignores the error. Such an error proves nothing about names, and each
+    recipe uses its own commands. So of all commands, only PUBLISH must be allowed, because a lock
+    that publishes always needs PUBLISH.
     """
     prefix = f"{KEY_PREFIX}{token_hex(8)}:"
     questions = [("GET", f"{prefix}probe"), ("SET", f"{prefix}probe", "x", "IFEQ", "x", "PX", "1")]
@@ -390,7 +392,7 @@ def _configured(client: redis.Redis) -> dict[str, str]:
 class ServerSettings:
     """The settings that one instance reports.
 
-    `reply_s`: the median time of a few PINGs (None: no PING was sent).
+    `reply_s`: the median time (s) of a few PINGs, or None if no PING was sent.
     """
 
     hazards: tuple[Hazard, ...] = ()
@@ -442,7 +444,7 @@ def _command(client: redis.Redis, *words: str) -> Any:
 
 
 def commands_between(before: Sequence[InfoSnapshot], after: Sequence[InfoSnapshot]) -> list[int]:
-    """Return how many commands with a key each server executed between two snapshots.
+    """Return the number of commands with a key that each server executed between two snapshots.
 
     Commands in `_NO_KEY` do not count. A server without these counters counts as 0.
     """
@@ -456,9 +458,9 @@ def _with_a_key(calls: Mapping[str, int]) -> int:
 class InfoWatch:
     """A thread that reads INFO of all instances every two seconds.
 
-    `infos`: the INFO of each instance. The list is empty at first. If an instance does not answer,
-    its entry is None. `also`: after instance `index` has answered, `also(index)` returns further
-    fields for its INFO.
+    `infos`: the INFO of each instance. Before the first reading, this list is empty. If an instance
+    does not answer, its entry is None. `also`: after instance `index` has answered, `also(index)`
+    returns further fields for its INFO.
     """
 
     def __init__(

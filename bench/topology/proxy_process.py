@@ -157,7 +157,7 @@ def _reset(end: asyncio.StreamWriter) -> None:
 async def serve(seed: int, ports: list[int]) -> None:
     """Start to listen for clients, once for each port, and send the new port numbers to the owner.
 
-    Then carry out the owner's requests until the owner is gone.
+    After that, carry out the owner's requests until the owner has ended.
     """
     loop = asyncio.get_running_loop()
     links = [Link(port, f"{seed}:{index}") for index, port in enumerate(ports)]

@@ -4,8 +4,9 @@
 There are two servants. Both scripts use only the standard library. The guard owns the servers and
 their folder. The proxy process runs the proxies in front of the instances.
 
-Rules: if Ctrl-C interrupts a request, the answer comes later and is dropped. Only the process that
-started a servant can close it. If a forked child closes its copy of the object, nothing happens.
+Rules: if Ctrl-C interrupts a request, the answer arrives later, and lockbench drops it. Only the
+process that started a servant can close it. If a forked child closes its copy of the object,
+nothing happens.
 """
 
 import os
@@ -133,7 +134,7 @@ class Guard(Servant):
     def signal(self, index: int, number: signal.Signals) -> None:
         """Send a signal to server `index` and its children, unless the server has ended.
 
-        This method does not wait for the effect.
+        This method does not wait until the signal takes effect.
         """
         self.ask(do="signal", index=index, signal=int(number))
 
@@ -198,6 +199,6 @@ class Proxies(Servant):
         self.ports = self.hello.ports
 
     def shape(self, index: int, shape: Shape) -> None:
-        """Give the link to instance `index` this shape, and wait until the proxy has confirmed
-        it."""
+        """Give the link to instance `index` this shape, and wait until the proxy has confirmed the
+        shape."""
         self.ask(index=index, **asdict(shape))

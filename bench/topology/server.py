@@ -53,7 +53,7 @@ def find_server(explicit: str | None = None) -> ServerBinary:
 def found_servers() -> tuple[ServerBinary, ...]:
     """Return every server binary of this machine that runs.
 
-    The order is the order of `_candidates`.
+    The result has the same order as `_candidates`.
     """
     servers: list[ServerBinary] = []
     for path, source in _candidates():

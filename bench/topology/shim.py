@@ -4,9 +4,10 @@ file → a disk and a wall clock that Python controls*.
 Rules: lockbench writes the library into each server's own folder and preloads it as `./…`. A
 relative path is necessary, because a path in LD_PRELOAD cannot contain a space. `fault_shim.c`
 defines the layout of the mapped file. The file has 64-bit integers, and each integer is written in
-one store. The file outlives the server. So after a restart, the clock is still wrong, and the
-ledger still has the durable lengths. The clock has eight slots, and `turn` selects the valid slot.
-So a server never reads half a setting. Source: ld.so(8); statx(2), whose layout is fixed.
+one store. The mapped file still exists after the server has ended. So after a restart, the clock is
+still wrong, and the ledger still contains the durable lengths. The clock has eight slots, and
+`turn` selects the valid slot. So a server never reads a setting that is only half written. Source:
+ld.so(8); statx(2), whose layout is fixed.
 """
 
 import ctypes
@@ -126,10 +127,10 @@ class FileWords(ctypes.Structure):
 class ControlWords(ctypes.Structure):
     """The memory that a server and Python share.
 
-    `sync_delay_ns`: the extra time of every fsync and fdatasync. `sync_error`: if it is not 0,
-    every sync fails with this errno, and nothing becomes durable. `note_writes`: if it is 1, the
-    shim notes the time of every append, which costs two more system calls. `disk_full`: if it is 1,
-    every append to a file fails.
+    `sync_delay_ns`: the extra time of every fsync and fdatasync. `sync_error`: if this is not 0,
+    every sync fails with this errno, and nothing becomes durable. `note_writes`: if this is 1, the
+    shim notes the time of every append, which costs two more system calls per append. `disk_full`:
+    if this is 1, every append to a file fails.
     """
 
     __slots__ = ()
@@ -147,7 +148,7 @@ class ControlWords(ctypes.Structure):
 def identity(path: Path) -> tuple[int, int]:
     """Return the inode and the birth time of a file. No other file ever has the same pair.
 
-    The birth time is in ns. It is 0 if the file system has no birth times.
+    The birth time is in ns. If the file system has no birth times, the birth time is 0.
 
     Raises OSError.
     """

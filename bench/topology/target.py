@@ -24,8 +24,9 @@ _NO_LIMIT = 1 << 31
 class TlsConnection(SSLConnection):
     """A TLS connection that counts as readable only if bytes of a reply have arrived.
 
-    A TLS 1.3 server sends session tickets after the handshake, and they make the socket readable. A
-    pool refuses a readable connection, because it mistakes the tickets for an unread reply.
+    A TLS 1.3 server sends session tickets after the handshake, and these tickets make the socket
+    readable. A pool refuses a readable connection, because it mistakes the tickets for an unread
+    reply.
     """
 
     def can_read(self, timeout: float = 0) -> bool:
@@ -74,7 +75,7 @@ def connection_pool(
 def client_of(target: InstanceTarget, timeout_s: float) -> redis.Redis:
     """Return a client that connects on first use and never retries.
 
-    It waits `timeout_s` (> 0) for each step.
+    The client waits at most `timeout_s` (> 0) for each step.
     """
     return redis.Redis.from_pool(
         connection_pool(target.options, timeout_s=timeout_s, connect_timeout_s=timeout_s)

@@ -3,9 +3,10 @@ the greenlet runs again at that time*.
 
 In a wheel, this file is compiled to machine code, like the core (lockcore/compiled.py).
 
-`Pacer` also hands out the arrivals of a schedule. An alarm belongs to the hub of the process that
-created it. So a forked process must create its own alarm. docs/workloads.md explains lateness,
-crowds and late starts. Source: timerfd_create(2); libev's prepare, check and idle watchers.
+The class `Pacer` gives the arrivals of a schedule to the callers. An alarm belongs to the hub of
+the process that created it. So a forked process must create its own alarm. docs/workloads.md
+explains lateness, crowds and late starts. Source: timerfd_create(2); libev's prepare, check and
+idle watchers.
 """
 
 import ctypes
@@ -52,8 +53,8 @@ class Alarm:
     """One timerfd for all waiting greenlets of a process.
 
     If many greenlets wait, all greenlets that are due within the same `grain_ns` wake together.
-    They wake at the end of the grain, so no greenlet wakes before its time. Raises OSError if the
-    kernel has no timer left.
+    These greenlets wake at the end of the grain, so no greenlet wakes before its time. Raises
+    OSError if the kernel has no timer left.
     """
 
     def __init__(self, grain_ns: int = GRAIN_NS) -> None:
@@ -156,7 +157,7 @@ class Alarm:
     # for ever. The comparison with `waiting` skips callers whose wait was cancelled, and callers
     # that now wait for another time.
     def _wake_due(self) -> None:
-        """Run every greenlet that is due, then arm the timer for the next time."""
+        """Run every greenlet that is due, and then set the timer for the next time."""
         times = self._times
         waiting = self._waiting
         while times:
@@ -312,7 +313,7 @@ class Pacer:
         self.lateness_ns: list[int] = []
 
     def take(self) -> int:
-        """Wait for the next arrival and return when it was due (ns).
+        """Wait for the next arrival and return its due time (ns).
 
         Returns 0 if the schedule has ended or the wait was cancelled.
         """
@@ -332,7 +333,7 @@ class Pacer:
         return due_ns
 
     def _next_ns(self) -> int:
-        """Return when the next arrival is due (ns), or 0 if the schedule has ended."""
+        """Return the due time (ns) of the next arrival, or 0 if the schedule has ended."""
         if self._over:
             return 0
         due_ns = self._origin_ns + next(self._schedule_ns)

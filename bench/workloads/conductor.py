@@ -4,9 +4,9 @@ one end, one fault*.
 Rules
 - When all users run, every worker gets the same time of origin and its own part of the schedule.
 - A planned run ends by itself. A run without a plan from `lockbench run` has its own judge process.
-- When Locust quits, it loses reports. So before Locust stops a distributed run, the conductor asks
-  every worker to finish and waits for the last reports. bench/hosts/ending.py has the states of
-  this end.
+- When Locust quits, it loses the reports that have not arrived. So before Locust stops a
+  distributed run, the conductor asks every worker to finish and waits for the last reports.
+  bench/hosts/ending.py describes the states of a worker during this shutdown.
 - When the end of a run has begun, nothing interrupts its steps. If Locust starts to quit during
   these steps, Locust first waits until all of them are complete.
 - The first fault in any worker ends the run. The run then reports the message and the exit code of
@@ -159,7 +159,7 @@ class Conductor:
     def _give_up(self, runner: MasterRunner, expected: int) -> None:
         """End the run if not all workers of other hosts have connected by now.
 
-        If a worker connected but was lost later, it counts as absent.
+        A worker that connected but was lost later counts as absent.
         """
         came = sorted(client.id.split("_")[0] for client in runner.clients.ready)
         if runner.state != STATE_INIT or len(came) >= expected:
@@ -177,7 +177,7 @@ class Conductor:
         sys.exit(error.exit_code)
 
     def _start(self, **_: object) -> None:
-        """Begin a new run. The workers get its plan with Locust's options."""
+        """Begin a new run. The workers get the plan of the run together with Locust's options."""
         run = ConductedRun()
         self._run = run
         self._is_running = True

@@ -57,7 +57,10 @@ def resource_sampler(skew: Skew, resources: int) -> Sampler:
 
 
 def delay_sampler(delay: Delay) -> Sampler | None:
-    """Return a function that draws times in whole ns, or None if the delay is zero."""
+    """Return a function that draws times (whole ns).
+
+    If the delay is zero, this function returns None.
+    """
     scale_ns = delay.ms * NS_PER_MS
     if not scale_ns:
         return None
@@ -156,7 +159,8 @@ def offsets_ns(
 
 
 def due_between(rate_per_s: float, spacing: str, seed: int, from_ns: int, until_ns: int) -> int:
-    """Return how many starts of all workers are due at or after `from_ns` and before `until_ns`."""
+    """Return the number of starts of all workers that are due at or after `from_ns` and before
+    `until_ns`."""
     due = 0
     for times_ns in _chunks(rate_per_s, spacing, seed):
         due += int(((times_ns >= from_ns) & (times_ns < until_ns)).sum())

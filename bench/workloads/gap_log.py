@@ -38,9 +38,9 @@ class GapLog:
     def look(self, due_ns: int, now_ns: int, waited_ns: int = 0, *, idle: bool = False) -> None:
         """Check for a gap or pause. The check was due at `due_ns`.
 
-        `waited_ns`: the difference (ns) between the monotonic clock and the process's own time,
-        which is behind. `idle`: true if this process makes no load, because another process has the
-        time slice. Raises EnvironmentNotReadyError if the disk is full.
+        `waited_ns`: how far (ns) the process's own time lags behind the monotonic clock. `idle`:
+        true if this process makes no load, because another process has the time slice. Raises
+        EnvironmentNotReadyError if the disk is full.
         """
         ran_ns = time.thread_time_ns()
         core_ns = self._waited()

@@ -78,7 +78,7 @@ class WorkerHistory:
         self.misreports[sentence] += 1
 
     def cut(self) -> None:
-        """Count an acquire that was cut off because its caller ended."""
+        """Count an acquire whose caller ended before the acquire returned."""
         self.cuts += 1
 
     def lost(self, resource: int, times_ns: Sequence[int]) -> None:

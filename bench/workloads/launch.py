@@ -4,11 +4,11 @@ the error that ended the run*.
 Rules
 - This module imports neither Locust nor gevent, because they patch the whole process.
 - Locust and its workers form one process group and end with this process. The kernel sends each
-  process a SIGTERM when its parent dies, so Locust can give its locks back. Start Locust in a
-  thread that lives as long as the run.
+  process a SIGTERM when its parent dies, so Locust can release its locks. Start Locust in a thread
+  that lives as long as the run.
 - Locust has no web UI and writes only into the plan's folder. The master's port is on loopback
   unless other hosts take part.
-- Locust reads options only from its command line. It ignores its configuration files
+- Locust reads options only from its command line. Locust ignores its configuration files
   (bare_locust.py) and LOCUST_ variables.
 
 Source: Locust's command line; proc(5).
@@ -87,8 +87,8 @@ def command_line(plan: Plan) -> list[str]:
 
 
 def join(host: str, port: int, processes: int, note: Path) -> subprocess.Popen[bytes]:
-    """Start a Locust that works for the master at `host` and waits until this master exists. It
-    ends when this process ends.
+    """Start a Locust that works for the master at `host` and waits until this master exists. This
+    Locust ends when this process ends.
 
     Locust logs to stderr. When Locust has received its plan, the file `note` says whether another
     run may follow: `MORE` or `LAST`.
@@ -120,8 +120,8 @@ def error_of(sentence: str, exit_code: int, **_more: object) -> BenchError:
 
 
 def note_failure(error: BenchError) -> None:
-    """If `lockbench run` started this Locust, store why the run ends for `lockbench run`. Only the
-    first fault is stored."""
+    """If `lockbench run` started this Locust, store `error` in a file that `lockbench run` reads.
+    Only the first fault is stored."""
     if planned(os.environ):
         with contextlib.suppress(OSError), Path(FAILURE_FILE).open("x", encoding="utf-8") as file:
             json.dump(note_of(error), file)
@@ -177,7 +177,7 @@ class LocustProcess:
             os.close(text)
 
     def wait(self, timeout_s: float | None = None) -> int | None:
-        """Wait at most `timeout_s` until Locust ends. None: wait without a limit.
+        """Wait at most `timeout_s` until Locust ends. If `timeout_s` is None, wait without a limit.
 
         Returns the exit code, or None if Locust still runs.
         """
@@ -211,7 +211,8 @@ class LocustProcess:
         self._is_closed = True
 
     def failure(self) -> BenchError | None:
-        """Return why the run failed, or None if it did not fail. Call this after Locust's end.
+        """Return the error that ended the run, or None if the run did not fail. Call this after
+        Locust's end.
 
         The error contains the message that Locust stored. If Locust stored no message, the error
         contains the last lines of Locust's log.
@@ -234,7 +235,7 @@ class LocustProcess:
 
 
 class Load(Protocol):
-    """A running load, as the leader of a run uses it."""
+    """The interface through which the leader of a run uses a running load."""
 
     def wait(self, timeout_s: float | None = None) -> int | None:
         """Wait at most `timeout_s` until the load ends. Return the exit code of the load, or None
@@ -244,12 +245,12 @@ class Load(Protocol):
         """Send the load an interrupt, so that it releases its locks and ends."""
 
     def close(self) -> None:
-        """End all processes of the load. A process may stay only if the next run of a series can
-        use it."""
+        """End all processes of the load. A process may continue to run only if the next run of a
+        series can use it."""
 
     def failure(self) -> BenchError | None:
-        """Return why the load failed, or None if it did not fail. Call this after the load's
-        end."""
+        """Return the error that ended the load, or None if the load did not fail. Call this after
+        the load's end."""
 
     def log_tail(self) -> str:
         """Return the last lines of the load's log."""
@@ -293,7 +294,7 @@ class LocustSeries:
         return SeriesRun(self._process, self._ours)
 
     def close(self) -> None:
-        """End Locust. Between two runs, Locust holds no locks that it must give back."""
+        """End Locust. Between two runs, Locust holds no locks, so nothing must be released."""
         self._end()
         self._guard.close()
 
@@ -315,7 +316,7 @@ class LocustSeries:
 
 
 class SeriesRun:
-    """One run of a series. It has the same methods as a `LocustProcess`."""
+    """One run of a series. This class has the same methods as `LocustProcess`."""
 
     def __init__(self, process: LocustProcess, channel: socket.socket) -> None:
         self._process = process
@@ -355,7 +356,10 @@ class SeriesRun:
         self._process.interrupt()
 
     def failure(self) -> BenchError | None:
-        """Return why the run failed, or None. Call this after the end of the run or of Locust."""
+        """Return the error that ended the run, or None if the run did not fail.
+
+        Call this after the end of the run or of Locust.
+        """
         return self._process.failure()
 
     def log_tail(self) -> str:

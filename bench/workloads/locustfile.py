@@ -2,8 +2,8 @@
 Conductor, a Member, or both*.
 
 When this file is imported, it opens nothing except the plan. The file works with the web UI,
-headless, with `--processes`, and with a master and workers on several hosts. Each host must have
-the package. Source: Locust's documentation, "Event hooks".
+headless, with `--processes`, and with a master and workers on several hosts. This package must be
+on each host. Source: Locust's documentation, "Event hooks".
 """
 
 import os
@@ -78,9 +78,10 @@ def _connect(
 
 
 def _show_verdict(web_ui: WebUI, conductor: Conductor) -> None:
-    """Add the verdict and the report of the last run to Locust's page, behind its login.
+    """Add the verdict and the report of the last run to Locust's page. The login of the page
+    protects both.
 
-    The Host field is removed. lockbench asks for targets instead.
+    This function also removes the Host field. lockbench asks for targets instead.
     """
     app = web_ui.app
     assert app is not None

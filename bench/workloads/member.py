@@ -82,8 +82,8 @@ class LockUser(User):
             raise RuntimeError("the recipe raised an exception") from error
 
     def stop(self, force: bool = False) -> bool:
-        """Stop in the same way as any user of Locust. If the user waits for an arrival or rests,
-        this method ends the wait.
+        """Stop in the same way as any user of Locust. If the user is resting or is waiting for an
+        arrival, this method ends the wait.
 
         Only the first call has an effect.
         """

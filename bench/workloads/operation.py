@@ -7,15 +7,16 @@ A `Caller` makes the operations. The `Ledger` of a caller reads the leases and w
 
 Rules
 - The ledger records every finished operation. A kill may end the caller in the middle of an
-  operation. If the caller holds a lease at this moment, it first gives the lease back. If the
-  release was already called, the record shows that no reply came. If the acquire had not returned,
-  the operation counts as cut.
+  operation. If the caller holds a lease at this moment, the caller first releases the lease. If the
+  release was already called, the record shows that no reply arrived. If the acquire had not
+  returned, the operation counts as cut.
 - An acquire ends when it returns. lockbench reads this time from the clock itself. When the acquire
   returns, the ledger copies the values of the lease. A copy is necessary, because the recipe may
   change the lease object later or return the same object again. Only the end of the lease may move
   later, because a watchdog may extend the lease.
 - If the recipe reports an impossible value, lockbench counts it against the recipe (`misreport`).
-  If a lease has no usable times, the caller gives it back, and the record shows a failed acquire.
+  If a lease has no usable times, the caller releases the lease, and the record shows a failed
+  acquire.
 - A caller builds the name of a resource when it needs the name. A cache of a hundred thousand names
   would miss the processor cache every time (0.7 µs per operation).
 """
@@ -56,8 +57,8 @@ class OpenVotes:
     a key of the acquire may have existed until the patch.
 
     When there are more than `KEPT` entries, each new entry makes this class check the oldest two.
-    An earlier version checked once a second and kept 50,000 leases. Then each garbage collection
-    stopped every caller for 26 to 56 ms.
+    An earlier version checked once a second and kept 50,000 leases. With so many leases, each
+    garbage collection stopped every caller for 26 to 56 ms.
     """
 
     def __init__(self, patch: Callable[[int, int], bool], votes: PackedVotes) -> None:
@@ -80,7 +81,7 @@ class OpenVotes:
             self.look(2)
 
     def look(self, most: int, *, last: bool = False) -> None:
-        """Check the oldest entries, at most `most` of them, and patch the records whose rounds have
+        """Check at most `most` of the oldest entries, and patch the records whose rounds have
         closed.
 
         `last`: if true, this method also patches the records whose rounds are still open.
@@ -108,8 +109,8 @@ class Places(Protocol):
     memoryview of int64, for which mypyc has no type."""
 
     def __setitem__(self, place: int, start_ns: int, /) -> None:
-        """Store that the operation in progress at `place` began at `start_ns`. 0 means that no
-        operation is in progress."""
+        """Store the start time of the operation in progress at `place`. A `start_ns` of 0 means
+        that no operation is in progress."""
 
 
 class LocustUser(Protocol):
@@ -166,8 +167,8 @@ class CallerSetting:
     """The functions and settings that all callers of a process share.
 
     Each call of `acquire` passes the same two objects `ttl_ms` and `wait_ms` (ms). This saves time,
-    because lockcore does not check a number object again that it has checked before.
-    `acquire_shared` is the acquire function for readers.
+    because lockcore does not check the same object again. `acquire_shared` is the acquire function
+    for readers.
 
     `take` waits for the next intended start and returns the time of this start (ns). If the
     schedule has ended, `take` returns 0. If `take` is None, each operation starts at once.
@@ -199,10 +200,10 @@ class Books:
 
     `tell` receives the latency (ns) of each acquire. If the acquire failed, `tell` also receives
     the name of the failure. `lost` receives the start times of the attempts that do not fit into a
-    record. `pending` receives each record whose round is still open. `cut` counts an acquire that
-    was cut off because its caller ended. `misreport` receives a sentence about an impossible value.
-    `still_open`: the packed votes for an open round, in which every vote is undecided. `held`: the
-    ids of the leases that callers hold.
+    record. `pending` receives each record whose round is still open. `cut` counts an acquire whose
+    caller ended before the acquire returned. `misreport` receives a sentence about an impossible
+    value. `still_open`: the packed votes for an open round, in which every vote is undecided.
+    `held`: the ids of the leases that callers hold.
     """
 
     recorder: Recorder
@@ -333,8 +334,8 @@ class Ledger:
         return self._packed
 
     def _end_of(self, lease: Lease) -> int:
-        """Return the end of the lease. The end is read after the release, because a watchdog may
-        have moved it. The end never moves to an earlier time."""
+        """Return the end of the lease. This method reads the end after the release, because a
+        watchdog may have extended the lease. The end never moves to an earlier time."""
         try:
             until_ns = lease.valid_until_ns
             if type(until_ns) is int and self._until_ns <= until_ns < LAST_NS:
@@ -453,8 +454,8 @@ class Caller:
     """One caller, which makes one operation after the other. The method `run` makes the operations,
     and `ledger` records the operations.
 
-    The iterators give, for each operation, the resource, the hold time and the think time (ns).
-    `readers` gives 1 for a reader's operation and 0 for a writer's.
+    For each operation, the iterators yield the resource, the hold time and the think time (ns).
+    `readers` yields 1 if the operation belongs to a reader, and 0 if it belongs to a writer.
     """
 
     def __init__(
@@ -573,7 +574,7 @@ class Caller:
     # killed, too. Without the record, the operation's start would stay in `begun`. Then safety
     # would be UNKNOWN, although the history of the lease is complete.
     def _broken_off(self, lease: Lease | None, sent_ns: int) -> None:
-        """Give the lease back after a kill or an exception, and record the operation."""
+        """Release the lease after a kill or an exception, and record the operation."""
         ledger = self.ledger
         if lease is None or not ledger.is_readable:
             return ledger.cut()

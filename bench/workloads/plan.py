@@ -175,7 +175,7 @@ def in_memory(text: bytes) -> int:
     """Return the descriptor of a new file in memory that contains `text`. The file exists until
     every process has closed it.
 
-    The file has no name by which another process could open it. Raises OSError.
+    The file has no name, so no other process can open it by name. Raises OSError.
     """
     descriptor = os.memfd_create("lockbench")
     os.write(descriptor, text)

@@ -32,7 +32,7 @@ def sentence_of(error: BaseException, stage: str = "") -> str:
     """Return an exception as one line without secrets. The line has its type, its text and the
     place where it was raised.
 
-    `stage`: the stage of the operation, or "" to leave it out.
+    `stage`: the stage of the operation, or "" for a line without a stage.
     """
     try:
         text = " ".join(str(error).split())
@@ -70,8 +70,8 @@ class Raised:
     def note(self, error: BaseException) -> None:
         """Count one exception.
 
-        A greenlet and its caller may raise the same object. If two calls in a row bring the same
-        object, this method counts the object once.
+        A greenlet and its caller may raise the same object. If two calls in a row get the same
+        exception object, this method counts the object only once.
         """
         if error is self._last:
             return

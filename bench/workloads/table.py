@@ -41,8 +41,8 @@ Taken = tuple[NDArray[np.int64], NDArray[np.int64], int]
 
 
 def acquires_of(records: Records) -> Taken:
-    """Return the duration of each acquire from its intended start, the outcome codes, and the code
-    for success."""
+    """Return three values: the durations of all acquires since their intended starts, their outcome
+    codes, and the code of a success."""
     return (
         records.ended_ns - records.intended_ns,
         records.acquire_code,
@@ -51,8 +51,8 @@ def acquires_of(records: Records) -> Taken:
 
 
 def releases_of(records: Records) -> Taken:
-    """Return the duration of each release that has an outcome, the outcome codes, and the code for
-    success."""
+    """Return three values: the durations of all releases that have an outcome, their outcome codes,
+    and the code of a success."""
     codes = records.release_code
     answered = codes != 0
     took_ns = records.release_replied_ns - records.release_sent_ns

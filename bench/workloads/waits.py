@@ -96,8 +96,8 @@ class Waits:
     def wake(self, user: greenlet) -> None:
         """End the wait of a user that must stop.
 
-        This method ends a think time. It also ends a wait for other users, for an arrival or for a
-        time slice. This method does not end a hold.
+        This method ends a think time. This method also ends a wait for other users, for an arrival
+        or for a time slice. This method does not end a hold.
         """
         self.started.set()
         self.rests.cancel(user)

@@ -1,5 +1,5 @@
-"""This module makes the share of a run that one process has: *a plan → a connected lock with
-callers; at the end, the last note and the final counts in Locust's table*.
+"""This module carries out the part of a run that belongs to one process: *a plan → a connected lock
+with callers; at the end, the last note and the final counts in Locust's table*.
 
 Rules: this module opens connections and files in the process that uses them. The connections and
 files are opened before the users start, and never when this module is imported. Users call only the
@@ -61,7 +61,7 @@ Answer = TypeVar("Answer")
 
 
 class Worker:
-    """The share of a running run that one process has.
+    """The part of a run that one process carries out.
 
     Create a Worker with `open`. Call `begin` when all users of all workers run, and call `finish`
     when all users have ended.
@@ -332,7 +332,8 @@ class Worker:
     def _note(self, phase: Phase, cpu_s: float) -> WorkerNote:
         """Return the note of this process, without histograms.
 
-        Encoding histograms takes milliseconds. This time must not count as work of callers.
+        Encoding histograms takes milliseconds. The time of the encoding must not count as work of
+        callers.
         """
         history = self.history
         waits = self.waits

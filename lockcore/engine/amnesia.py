@@ -6,7 +6,7 @@ each constant is declared as `Final`.
 
 Rules: an instance that may have forgotten locks abstains until all these locks have expired
 (facts/membership.py). Four signs show that an instance may have forgotten locks: a push message
-from the server, an answer -READONLY, a new replication id, or a changed number of database swaps
+from the server, the error -READONLY, a new replication id, or a changed number of database swaps
 that is not zero. If the server sends no push messages, the engine asks for the replication id once
 a second. The engine reads the number of database swaps before a SET, at most four times a second.
 """

@@ -2,7 +2,7 @@
 until a time, or end*.
 
 Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md. For this reason,
-the code creates each `Lease` with positional arguments, and it looks nothing up by name.
+the code creates each `Lease` with positional arguments, and it never looks up anything by name.
 
 Each operation is a generator, which yields requests to the shell. There are four kinds of request.
 A `Round` asks the shell to send the round and to wake the operation when the round is settled. A
@@ -61,7 +61,7 @@ def lease_of(
 
 
 def first_lease(round_: SetRound, now_ns: int) -> Lease | None:
-    """Return the lease of a first attempt, after its caller runs again at `now_ns`.
+    """Return the lease of a first attempt. The caller of the attempt runs again at `now_ns`.
 
     If this function returns None, `Acquisition.after` continues the acquire.
     """
@@ -309,7 +309,7 @@ def extend_steps(engine: Engine, lease: Lease, ttl_ms: int, now_ns: int) -> Step
 
     The result is a new lease, or a `Denied` with the outcome GONE or UNREACHABLE. If the result is
     a `Denied`, the end of the old lease does not change. If the lease ends before the instances
-    answer, the outcome at that time is GONE.
+    answer, the extension ends at that time with the outcome GONE.
 
     Raises ValueError if the extension would not end later than the newest lease's `valid_until_ns`.
     This function also raises ValueError if another extension has already requested the same end or

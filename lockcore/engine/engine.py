@@ -4,7 +4,7 @@ out*.
 Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md. For this reason,
 a subclass does not declare the attributes of its base class again.
 
-Rules: the outbox has the commands to send (outbox.py). The members decide which instances vote
+Rules: the outbox contains the commands to send (outbox.py). The members decide which instances vote
 (members.py). The rounds interpret the replies. The engine connects the outbox, the members and the
 rounds. Shells call `received`, `flush` and `tick`, and the members' `attach` and `detach`. Shells
 also wake the callers of the rounds and turns that are `ready` (awaited.py).
@@ -124,7 +124,7 @@ class Engine(RoundEngine):
         self.outbox.add_set(round_)
 
     def _read_swaps(self, now_ns: int) -> None:
-        """Queue a question to the voters before the SET. The question is how often they have
+        """Queue a command for the voters before the SET. The command reads how often they have
         swapped databases (amnesia.py).
 
         This method does not use `unicast`, because `unicast` may send at once. A send may break a
@@ -214,7 +214,8 @@ class Engine(RoundEngine):
             self.unicast(pipe, round_.encode(pipe.dialect), round_)
 
     def owe(self, pipe: InstancePipe, round_: ReleaseRound) -> None:
-        """Keep a release that an instance did not take (owed.py), until its key has expired."""
+        """Keep an undelivered release for an instance (owed.py) until the key of the release has
+        expired."""
         debts = self.members.debts[pipe.index]
         debts.add(round_.won.claim, max(round_.started_ns, self.now_ns))
 
@@ -293,7 +294,10 @@ class Engine(RoundEngine):
     # slack must not delay a round's timeout, because a silent instance would then cost every caller
     # more.
     def next_tick_ns(self, now_ns: int, slack_ns: int = 0) -> int:
-        """The time of the next `tick`, or FAR_FUTURE_NS. A turn may be late by `slack_ns`."""
+        """Return the time of the next `tick`, or FAR_FUTURE_NS.
+
+        A turn may be late by `slack_ns`.
+        """
         turn_ns = self.turns.parked.next_ns + slack_ns
         return min(self.deadlines.next_ns(), turn_ns, self.members.next_ns(now_ns))
 

@@ -6,9 +6,9 @@ each constant is declared as `Final`. A class with one object for each resource 
 
 The head of a line is its first caller. If the servers refuse the head's SET, the head reads the
 beginning of the key's value (GETRANGE). This value is an owner token, which names the holder's
-process. The head then publishes "I wait" to the holder's process. When the holder's process
-releases the key, it sends a message after the release. This message passes the turn to the first
-waiting process, and it lists the other waiting processes.
+process. The head then publishes "I wait" to the holder's process. After a release, the holder's
+process sends a message. This message passes the turn to the first waiting process, and it lists the
+other waiting processes.
 
 Rules: a message never grants a lock. A lost message only delays a caller, and a false message only
 causes a useless attempt. mail.py decides when a message counts. If a message that counts passes the
@@ -219,7 +219,7 @@ class Handoff:
             self._pass_on(self.mail.digest_of(resource), last)
 
     def _emptied(self, resource: str) -> None:
-        """Pass the turn on to another process, because no caller waits here any more.
+        """Pass the turn to another process, because no caller of this process waits any more.
 
         No caller of this process got the lock, and other processes may wait for a message of this
         process.
@@ -230,8 +230,8 @@ class Handoff:
     def look(self, resource: str, *, again: bool) -> None:
         """Ask the instances for the key's holder.
 
-        The holder's process gets a message. If the key is free, the head here tries again. `again`
-        is True if the head has waited since its last look.
+        The process of the holder gets a message. If the key is free, the head of this process tries
+        again. `again` is True if the head has waited since its last look.
         """
         self.polls += 1
         wait = self._wait(self.mail.digest_of(resource), resource)
@@ -244,7 +244,8 @@ class Handoff:
     def _look(self, wait: Wait) -> None:
         """Read the beginning of the key's value on every instance, however long the value is.
 
-        A quorum of answers is enough. An error is not an answer.
+        This method needs the answers of a quorum of instances. An error does not count as an
+        answer.
         """
         engine = self.engine
         values = list[bytes]()
@@ -264,15 +265,15 @@ class Handoff:
             engine.unicast(pipe, data, question)
 
     def _looked(self, wait: Wait, values: list[bytes]) -> None:
-        """Decide what to do with the values of a look. The values show that the key is free, or
-        which processes hold the key.
+        """Decide what to do with the values of a look. The values show either that the key is free,
+        or which processes hold the key.
 
         Several processes may hold the key, each on some of the instances. In this case, the head
         sends a message to each of these processes.
 
         If another program has set the key to an empty string, each look finds the key free. So the
-        head tries without a pause only after the first SOON_FREE such looks. After that, the head
-        waits for its next regular look. Without this limit, the head would try without end.
+        head tries at once after each of the first SOON_FREE such looks. After that, the head waits
+        for its next regular look. Without this limit, the head would try without end.
         """
         if 2 * values.count(b"") > len(values):
             wait.free_looks += 1
@@ -417,7 +418,10 @@ class Handoff:
             del crowds[digest]
 
     def _pass_on(self, digest: bytes, last: list[bytes]) -> None:
-        """Pass the turn and the rest of the crowd to the first process of the crowd."""
+        """Pass the turn to the first process of the crowd.
+
+        The message lists the other processes.
+        """
         if others := self._take(digest):
             self._give(digest, [*others, *last])
 

@@ -150,11 +150,14 @@ class Mail:
         return self._prefix + b"handoff:" + process
 
     def key_of(self, resource: str) -> bytes:
-        """The key of a resource on the servers."""
+        """Return the key of a resource on the servers."""
         return self._prefix + resource.encode()
 
     def digest_of(self, resource: str) -> bytes:
-        """The name of a resource in messages: 32 hexadecimal digits, a hash of its whole key."""
+        """Return the name of a resource in messages.
+
+        The name is a hash of the whole key, written as 32 hexadecimal digits.
+        """
         key = self.key_of(resource)
         return blake2s(key, digest_size=DIGEST_BYTES // 2).hexdigest().encode()
 

@@ -3,10 +3,10 @@
 Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md. For this reason,
 each constant is declared as `Final`, and no class declares an attribute of `Core` again.
 
-Rules: facts/membership.py decides the state of one instance. Before the voters change, the batch
-for the old voters moves to their queues. For the same voters, lockcore always uses the same tuple
-object. So a release can compare object identities to check whether its round was sent to the
-present voters.
+Rules: facts/membership.py decides the state of one instance. Before the voters change, the outbox
+moves the batch for the old voters to their queues. For the same voters, lockcore always uses the
+same tuple object. So a release can compare object identities to check whether its round was sent to
+the present voters.
 """
 
 from collections.abc import Callable, Sequence
@@ -160,7 +160,7 @@ class Members:
         self.amnesia.ask(self._pipes, now_ns)
 
     def next_ns(self, now_ns: int) -> int:
-        """The next time (ns) at which `tick` has work for an instance."""
+        """Return the next time (ns) at which `tick` has work for an instance."""
         voters = self._engine.voters
         due = [debts.due_ns for debts in self.debts]
         due += [state.next_ns for state in self.states]
@@ -182,7 +182,7 @@ class Members:
     def due_connects(self, now_ns: int) -> list[int]:
         """Return the instances to which the shell must connect now.
 
-        Each instance is returned once, until `attach` or `detach` reports the result.
+        This method returns each instance only once, until `attach` or `detach` reports the result.
         """
         return [index for index, state in enumerate(self.states) if state.is_taken_up(now_ns)]
 

@@ -1,7 +1,7 @@
 """This module puts a guard around an observer: *an observer → a listener that the shells call*.
 
-This file is compiled, so it follows the rules of docs/lockcore/compiled.md. For this reason, an
-observer's methods are looked up by name, but a listener's methods are not.
+This file is compiled, so it follows the rules of docs/lockcore/compiled.md. For this reason, the
+code looks up the methods of an observer by name, but not the methods of a listener.
 
 Rules: a shell calls a listener when an operation ends, in the thread, greenlet or task of the
 caller. So an observer runs in the caller's context. The shell calls the listener directly, because
@@ -12,11 +12,11 @@ An observer cannot make a caller lose a lease. If an observer raises an exceptio
 drops the exception. Python prints the first such exception of the process. But an interrupt may
 come while the observer runs. An interrupt is Ctrl-C, `sys.exit` in a signal handler, a killed
 greenlet, or a gevent.Timeout. Code cannot distinguish an interrupt from the observer's own
-exception. So a BaseException that may be an interrupt reaches the caller, as anywhere else in an
-operation, and a granted lease is released. The listener drops all other exceptions. This applies to
-every `Exception`, and also to asyncio's CancelledError and to GeneratorExit. Python raises the last
-two only in a suspended task or generator. In the shell for threads, the listener also drops all
-exceptions outside the main thread, because only the main thread handles signals.
+exception. So a BaseException that may be an interrupt reaches the caller. As everywhere else in an
+operation, a granted lease is then released. The listener drops all other exceptions. This applies
+to every `Exception`, and also to asyncio's CancelledError and to GeneratorExit. Python raises the
+last two only in a suspended task or generator. In the shell for threads, the listener also drops
+all exceptions outside the main thread, because only the main thread handles signals.
 """
 
 from collections.abc import Callable
@@ -35,7 +35,7 @@ RAISED = (
 
 
 def _drop(error: BaseException) -> None:
-    """Print the first exception in the way in which Python prints an exception that it cannot
+    """Print the first exception in the format that Python uses for an exception that it cannot
     raise."""
     if not _dropped:
         _dropped.append(type(error).__name__)

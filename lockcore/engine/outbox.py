@@ -6,8 +6,8 @@ each constant is declared as `Final`, and the code builds a list instead of a ge
 
 Rules: a command for all voters is encoded once, appended once to the *batch*, and sent once per
 pass of the loop to each voter. A command for only some instances goes to the queues of these
-instances. Each connection keeps the order of its commands. So before a command is queued for one
-instance, the batch so far moves into the queues (`spill`).
+instances. Each connection keeps the order of its commands. So before the outbox queues a command
+for one instance, it moves the present batch into the queues (`spill`).
 """
 
 from collections.abc import Callable, Sequence

@@ -5,7 +5,7 @@ Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.m
 `Turns` has dictionaries as attributes. `Turns` is not a dictionary itself, because machine code
 would then look up its methods by name.
 
-Rules (docs/lockcore/waiting.md): only the keys on the servers decide about a lock. A line of
+Rules (docs/lockcore/waiting.md): only the keys on the servers decide who holds a lock. A line of
 callers only saves commands that the servers would refuse. A caller that leaves the line always
 passes the turn on. If the head cannot reach a quorum, all callers of the line get a turn at once.
 So all callers of the line notice an outage together.
@@ -102,10 +102,10 @@ Line = OrderedDict[Turn, None]
 class Turns:
     """The lines of the callers of one Redlock.
 
-    `lines` contains a line for each resource for which callers of this process wait. In a line, the
-    turns that have come are in front of the other turns. `want_wake` asks the shell to wake the
-    callers that are ready. `emptied` is called with a resource when no caller here waits for it any
-    more.
+    `lines` contains a line for each resource for which callers of this process wait. In a line,
+    each turn that has come is in front of the turns that have not come. `want_wake` asks the shell
+    to wake the callers that are ready. `emptied` is called with a resource when no caller of this
+    process waits for the resource any more.
     """
 
     def __init__(self, engine: Core) -> None:
@@ -118,10 +118,12 @@ class Turns:
         self.emptied: Callable[[str], object] = nothing
 
     def join(self, turn: Turn) -> None:
-        """Put a turn at the end of the line. If the line was empty, the turn has come at once.
+        """Put a turn at the end of the line. If the line was empty, `has_come` becomes True at
+        once.
 
-        If the caller arrived before the first caller in the line, the turn becomes the head and has
-        come. An `Absent` always becomes the head, because its arrival time is 0.
+        If the caller arrived before the first caller in the line, the turn becomes the head of the
+        line, and `has_come` becomes True. An `Absent` always becomes the head, because its arrival
+        time is 0.
         """
         line = self.lines.setdefault(turn.resource, Line())
         turn.has_come = not line or turn.since_ns < next(iter(line)).since_ns
@@ -160,7 +162,7 @@ class Turns:
     def end(self) -> None:
         """End all waits, because the Redlock is closed.
 
-        Each caller gets the error at its next step.
+        Each caller gets an InstanceClosedError at its next step.
         """
         for line in list(self.lines.values()):
             for turn in list(line):
@@ -206,8 +208,8 @@ class Turns:
 class Offer:
     """An offer of a lease to a caller.
 
-    The lease is valid only if the caller reads its clock after it has received the offer, and the
-    clock shows a time before `until_ns`.
+    The caller reads its clock after it has received the offer. The lease is valid only if this
+    reading is before `until_ns`.
     """
 
     __slots__ = ("lease", "until_ns")

@@ -1,5 +1,5 @@
-"""Faults of a machine: a process dies or stops, a disk is slow, broken or full, a disk loses power,
-a clock is wrong.
+"""This module injects the faults of a machine: a process dies or stops, a disk is slow, broken or
+full, a disk loses power, or a clock is wrong.
 
 Rules: a killed instance stays dead until the fault ends, so that leaks can be counted. A killed
 worker stays dead. Each stopped worker has a leash (leash.py), so the worker continues even if
@@ -58,7 +58,7 @@ def kill_worker(fault: Injection) -> None:
 def stop_worker(fault: Injection) -> None:
     """Stop a load process with SIGSTOP. The process continues (SIGCONT) when the fault ends.
 
-    The callers of the process sleep beyond the ends of their leases.
+    The callers of the process sleep, even after their leases have ended.
     """
     pid = _running(fault)
     fault.undo.callback(Leash(["sh", "-c", _STOP, "sh", str(pid)], ready="stopped").release)
@@ -177,7 +177,7 @@ class Cut:
 def cut_power(
     instance: Instance, control: Control, torn: random.Random | None = None
 ) -> tuple[Cut, ...]:
-    """Cut every file of a *dead* instance to its durable part.
+    """Truncate every file of a *dead* instance to the durable part of the file.
 
     `torn` chooses at random how many bytes after the durable part remain. If `torn` is None, none
     of them remain. Raises EnvironmentNotReadyError if the ledger does not know all files. Raises
