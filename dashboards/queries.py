@@ -145,7 +145,10 @@ def total(name: str, by: Sequence[str] = (), **labels: str) -> Query:
 
 
 def either(classic: str, native: str) -> str:
-    """Return a query that uses `classic`. If `classic` has no data, the query uses `native`."""
+    """Return a query that uses `classic` if `classic` has data.
+
+    Otherwise the query uses `native`.
+    """
     return f"({classic} or {native})"
 
 

@@ -124,8 +124,8 @@ class Engine(RoundEngine):
         self.outbox.add_set(round_)
 
     def _read_swaps(self, now_ns: int) -> None:
-        """Queue a command for the voters before the SET. The command reads how often they have
-        swapped databases (amnesia.py).
+        """Queue a command for the voters before the SET. The command reads how often the voters
+        have swapped databases (amnesia.py).
 
         This method does not use `unicast`, because `unicast` may send at once. A send may break a
         connection. Then the voters would change while the SET is being queued.

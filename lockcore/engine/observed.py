@@ -12,11 +12,12 @@ An observer cannot make a caller lose a lease. If an observer raises an exceptio
 drops the exception. Python prints the first such exception of the process. But an interrupt may
 come while the observer runs. An interrupt is Ctrl-C, `sys.exit` in a signal handler, a killed
 greenlet, or a gevent.Timeout. Code cannot distinguish an interrupt from the observer's own
-exception. So a BaseException that may be an interrupt reaches the caller. As everywhere else in an
-operation, a granted lease is then released. The listener drops all other exceptions. This applies
-to every `Exception`, and also to asyncio's CancelledError and to GeneratorExit. Python raises the
-last two only in a suspended task or generator. In the shell for threads, the listener also drops
-all exceptions outside the main thread, because only the main thread handles signals.
+exception. So if a BaseException may be an interrupt, the listener lets it reach the caller. As
+everywhere else in an operation, a granted lease is then released. The listener drops all other
+exceptions. This applies to every `Exception`, and also to asyncio's CancelledError and to
+GeneratorExit. Python raises the last two only in a suspended task or generator. In the shell for
+threads, the listener also drops all exceptions outside the main thread, because only the main
+thread handles signals.
 """
 
 from collections.abc import Callable
