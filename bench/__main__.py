@@ -1,7 +1,7 @@
-"""The program `lockbench`, also `python -m bench`: *arguments → exit code*.
+"""Starts the program `lockbench` (also `python -m bench`): *arguments → an exit code*.
 
-This module imports no heavy module, because `bench.frame.guarded` must run before the import of
-`bench.program`.
+This module imports no heavy modules. The reason is that `bench.frame.guarded` must run before
+`bench.program` is imported.
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from bench.frame import guarded
 def main(argv: Sequence[str] | None = None) -> None:
     """Run one command line of lockbench, and exit with its code.
 
-    `argv`: the arguments (None: those of this process).
+    `argv` holds the arguments. If it is None, the arguments of this process apply.
     """
     guarded(_execute, argv)
 

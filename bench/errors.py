@@ -1,8 +1,9 @@
-"""The expected errors that end a command of `lockbench`: *a fault → one sentence and an exit code*.
+"""Defines the expected errors that end a command of `lockbench`. Each error has a message of one
+sentence and an exit code.
 
-Rules: the message says what is wrong, where, and what to do next. The mask of secrets
-(lockcore/mask.py) filters every message. The README's table lists the exit codes: 0 pass, 1 gate,
-2 usage, 3 environment, 4 inconclusive, 5 violated, 130 interrupted.
+A message says what is wrong, where it is wrong, and what to do next. The mask of secrets
+(lockcore/mask.py) filters every message. The README has a table of the exit codes. They are 0
+(pass), 1 (gate), 2 (usage), 3 (environment), 4 (inconclusive), 5 (violated) and 130 (interrupted).
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ EXIT_INTERRUPTED = 130
 def secrets() -> Mask:
     """Return the mask of this process.
 
-    The mask learns the secrets of every URL that the process reads. Every output passes through the
-    mask.
+    The mask stores the secrets in every URL that the process reads. All output of the process
+    passes through this mask, which hides the secrets.
     """
     # Imported here, because the command line must start without loading the lock.
     from lockcore.bench import Mask
@@ -41,7 +42,7 @@ def secrets() -> Mask:
 
 
 class BenchError(Exception):
-    """A fault that ends the command with one sentence instead of a traceback."""
+    """An error that ends the command. The user sees one sentence instead of a traceback."""
 
     exit_code = 3
 
@@ -55,19 +56,19 @@ class BenchError(Exception):
 
 
 class UsageError(BenchError):
-    """The command line or the scenario is wrong. Nothing was started."""
+    """An error in the command line or in the scenario. The command has not started anything."""
 
     exit_code = 2
 
 
 class EnvironmentNotReadyError(BenchError):
-    """The machine, a server or a folder is not ready for the command."""
+    """An error because the machine, a server or a folder is not ready for the command."""
 
     exit_code = 3
 
 
 class InconclusiveError(BenchError):
-    """The measurements cannot answer the question."""
+    """An error because the measurements cannot answer the user's question."""
 
     exit_code = 4
 
@@ -82,10 +83,12 @@ _LIMITS = {
 
 @contextmanager
 def writing(path: Path, cure: str) -> Iterator[None]:
-    """Guard code that writes into `path`.
+    """Turn an error of the code in this context, which writes to `path`, into a message for the
+    user.
 
-    If the writing fails, raise EnvironmentNotReadyError with the reason and the `cure`. If a limit
-    of this process is the reason, the message has the cure for that limit instead.
+    If the code raises OSError, the context raises EnvironmentNotReadyError. The message has the
+    reason, and `cure` as the advice to the user. If a limit of this process is the reason, the
+    message advises the user to raise this limit.
     """
     try:
         yield

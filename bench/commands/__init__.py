@@ -1,1 +1,2 @@
-"""The commands that are not questions: *options → a run, load, servers, a report, advice*."""
+"""Contains the commands that ask no question about a lock: *options → a run, a load, servers, a
+report or a table*."""

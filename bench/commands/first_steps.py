@@ -1,8 +1,9 @@
-"""Commands for a user's first steps: *no or few options → the list of locks, the state of this
-machine, a scenario to start from, shell completion*.
+"""Contains the commands for a user's first steps. They list the locks, check the machine, write a
+first scenario, and print the lines for shell completion.
 
-Rules: these commands never overwrite an existing file. Heavy modules are imported only when a
-command needs them. Source: click, "Shell Completion".
+These commands never overwrite an existing file. A command imports a heavy module only when it needs
+the module. The source for the shell completion is the page "Shell Completion" of click's
+documentation.
 """
 
 from __future__ import annotations
@@ -107,13 +108,14 @@ def doctor(targets: tuple[str, ...], as_json: bool) -> int:
 
 
 def _cells(*texts: str) -> list[str]:
-    """Return clean texts for a row. Some parts come from servers or other packages, so they may not
-    be clean."""
+    """Return the texts of a table row in a form that cannot control the terminal. This is necessary
+    because some texts come from servers or from other packages."""
     return [fit(clean(text), sys.stdout.encoding) for text in texts]
 
 
 def _table(*heads: str) -> Table:
-    """Return a table without rules. Its last column wraps at the right edge of the terminal."""
+    """Return an empty table without border lines. The text in its last column wraps at the right
+    edge of the terminal."""
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
@@ -145,10 +147,10 @@ _EXAMPLES = {
 @click.argument("file", default=None, required=False, type=click.Path(path_type=Path))
 @click.option("--lock", is_flag=True, help="write a commented lock for `lockbench judge`")
 def init(file: Path | None, *, lock: bool) -> int:
-    """Write a scenario to start from. Each key has its default and its meaning.
+    """Write a first scenario to a file. The file shows the default and the meaning of each key.
 
-    FILE is scenario.toml by default. With --lock the file is a lock to start from, mine.py by
-    default.
+    FILE is scenario.toml by default. With --lock the command writes an example of a lock, and FILE
+    is mine.py by default.
     """
     file = file or Path("mine.py" if lock else "scenario.toml")
     if lock and file.suffix != ".py":
@@ -168,15 +170,15 @@ def init(file: Path | None, *, lock: bool) -> int:
 
 
 def lock_template(name: str) -> str:
-    """Return the text of a file called `name` that has a lock. lockbench can judge this lock
-    without changes."""
+    """Return the text of a Python file called `name` with an example of a lock. lockbench can judge
+    this lock without changes to the file."""
     text = resources.files(judge).joinpath("example.py").read_text("utf-8")
     return text.replace("THIS_FILE", name)
 
 
 def scenario_template(name: str) -> str:
-    """Return the text of a scenario file called `name`. If the file is loaded without changes, the
-    scenario has all defaults."""
+    """Return the text of a scenario file called `name`. All keys in this file have their default
+    values."""
     return _HEAD.format(name=name) + "".join(map(_line, KEYS))
 
 

@@ -1,7 +1,7 @@
-"""`lockbench fleet`: *options → servers without a load, until Ctrl-C*.
+"""Implements `lockbench fleet`: *options → running servers without a load, until Ctrl-C*.
 
-Rules: stdout holds one URL per line, or one JSON object. stdout is flushed at once, so that a
-script can read the URLs. Messages about the servers go to stderr.
+The command prints one URL per line to stdout, or one JSON object. It flushes stdout at once, so
+that a script can read the URLs. It prints messages about the servers to stderr.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _LOOK_S = 0.1
 )
 @click.option("--quiet", is_flag=True, help="print the URLs only")
 def fleet(*, instances: int, fsync: str, server: str | None, as_json: bool, quiet: bool) -> int:
-    """Start servers, print one URL per line, stop them on Ctrl-C."""
+    """Start servers, print one URL per line, and stop the servers after Ctrl-C."""
     from bench.run.interrupt import Interrupts
     from bench.topology.fleet import start_fleet
     from bench.topology.server import find_server

@@ -1,5 +1,5 @@
-"""`lockbench report --judge`: *results with a kept record → a new verdict on each record, compared
-with the stored result*."""
+"""Implements `lockbench report --judge`, which judges kept records again: *results with their
+records → a new verdict on each record*. It compares the new verdict with the stored result."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -20,10 +20,10 @@ PARTED = (
 
 
 def judge_again(places: Sequence[Path], *, quiet: bool = False) -> int:
-    """Judge the kept record of each result again, and print the verdicts.
+    """Judge the record of each result again, and print the new verdicts.
 
-    Return the worst exit code. If a new verdict is good but the stored result differs from it, the
-    exit code is that of a refused file. Raises UsageError.
+    Return the worst exit code of all results. If a new verdict is good but the stored result is
+    different, the exit code of this result is 2. Raises UsageError.
     """
     codes = []
     for place in places:
@@ -58,7 +58,8 @@ def _lines(place: Path, judged: JudgedRecord, wrong: Sequence[str]) -> Iterator[
 
 
 def _differences(place: Path, judged: JudgedRecord) -> list[str]:
-    """Return the differences between the stored result and the new verdict, if any."""
+    """Return sentences about the differences between the stored result and the new judgement. The
+    list is empty if there are no differences."""
     try:
         stored = RUN.read_file(place)
     except UsageError as error:

@@ -1,6 +1,6 @@
-"""`lockbench observe`: *scenario and options → a `lockbench run` that Prometheus watches*.
+"""Implements `lockbench observe`: *a scenario and options → a run that Prometheus watches*.
 
-Rules: all rules and exit codes of `lockbench run` apply.
+All rules and exit codes of `lockbench run` apply to this command, too.
 """
 
 import contextlib
@@ -54,8 +54,8 @@ def observe(
     stay: bool,
     **values: object,
 ) -> int:
-    """Load a lock once with a Prometheus around it, and watch it while it runs. --stay keeps
-    Prometheus afterwards.
+    """Load a lock once, and watch the run with a Prometheus that this command starts. With --stay,
+    Prometheus continues after the run.
 
     SCENARIO.toml and the options are the same as in `lockbench run`.
     """

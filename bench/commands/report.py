@@ -1,6 +1,7 @@
-"""`lockbench report`: *stored results → a page, and their summaries again*.
+"""Implements `lockbench report`: *stored results → an HTML page and the summaries of the results*.
 
-Rules: a stored result is data from outside. Its `Answer` reads it and judges it again.
+The command does not trust a stored result. It reads each result with the `Answer` of the result's
+command, which also judges the result again.
 """
 
 from __future__ import annotations
@@ -62,11 +63,12 @@ def report(
     judge: bool,
     quiet: bool,
 ) -> int:
-    """Show a stored result again, and write it as an HTML page. RESULT is a result folder, or its
-    result.json.
+    """Show a stored result again, and write it as an HTML page. RESULT is the folder of a result,
+    or the file result.json in this folder.
 
-    --judge judges the kept record anew and writes no page. The exit code is that of the new
-    verdict. It is 2 when the new verdict is good and the stored result says something else.
+    With --judge, the command judges the kept record again and writes no page. The exit code is that
+    of the new verdict. If the new verdict is good but differs from the stored result, the exit code
+    is 2.
     """
     if judge:
         from bench.commands.judging import judge_again
@@ -86,7 +88,8 @@ def report(
 
 
 def _read(place: Path, name: str) -> tuple[Answer[Any], Document]:
-    """Return the result at `place` and its answer. `name`: the name of the result in messages."""
+    """Return the result at `place`, and the answer that can read it. Messages call the result
+    `name`."""
     from bench.measure.result import read_result
     from bench.questions import ANSWERS
     from bench.report.answer import answer_to
@@ -136,7 +139,8 @@ def _show_again(
 
 
 def _runs(stored: Sequence[tuple[Answer[Any], Document]], names: Sequence[str]) -> list[RunResult]:
-    """Return the results as runs. Raises UsageError for a result of another command."""
+    """Return the stored results. Raises UsageError if one of them is not a result of `lockbench
+    run`."""
     from bench.measure.run_result import RunResult
 
     runs = []

@@ -1,6 +1,7 @@
-"""`lockbench run`, and code that `observe` also uses: *options → one or more stored runs*.
+"""Implements `lockbench run`: *options → one or more stored runs*. `lockbench observe` uses a part
+of this code, too.
 
-Heavy modules are imported only after the options have been checked.
+The command imports heavy modules only after it has checked the options.
 """
 
 from __future__ import annotations
@@ -71,7 +72,8 @@ _TOLD = ("allow_missing", "allow_skipped", "name", "more")
 @hosts_options
 @run_options("run")
 def run(scenario: Path | None, repeat: int, **values: Any) -> int:
-    """Load a lock once: start servers, run Locust, record every operation, judge the record.
+    """Load a lock once. The command starts servers, runs Locust, records every operation and judges
+    the record.
 
     SCENARIO.toml is a file whose keys have the names of the options. An option wins over the file.
     """
@@ -96,7 +98,7 @@ def run(scenario: Path | None, repeat: int, **values: Any) -> int:
 def _repeated(scenario: Scenario, times: int, outputs: Outputs, values: Values) -> int:
     """Run the scenario `times` times, and print a line for each run.
 
-    An error ends the series. The results of the earlier runs stay.
+    If a run raises an error, no further run follows. The results of the earlier runs are kept.
     """
     from bench.frame.showing import result_folder
     from bench.measure.verdict import worst_code
@@ -123,7 +125,7 @@ def _repeated(scenario: Scenario, times: int, outputs: Outputs, values: Values) 
 
 
 def run_and_show(command: str, scenario: Scenario, outputs: Outputs, values: Values) -> int:
-    """Run `scenario` with the options of `command`, and show and store the result.
+    """Run `scenario` with the options of `command`. Store the result and show it.
 
     Return the exit code.
     """

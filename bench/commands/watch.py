@@ -1,10 +1,10 @@
-"""The programs that watch a run of `lockbench observe`: *programs of this machine → Prometheus, and
-a collector if there is one, until the run is over*.
+"""Starts the programs that watch a run of `lockbench observe`. They are Prometheus and, if this
+machine has one, an OpenTelemetry Collector.
 
-Rules: the programs listen on free loopback ports and write to a private folder. A guard process
-ends both programs, however this process ends. Ctrl-C does not reach the two programs. Prometheus
-scrapes the collector. Without a collector, Prometheus scrapes the page of `lockbench`. It never
-scrapes both, because it would then count the same series twice.
+The programs listen on free loopback ports and write to a private folder. A guard process ends both
+programs, even if the process of lockbench is killed. Ctrl-C does not reach the two programs. If
+there is a collector, Prometheus scrapes the collector. Otherwise Prometheus scrapes the metrics
+page of `lockbench`. If Prometheus scraped both, it would count the same series twice.
 """
 
 import contextlib
@@ -43,10 +43,10 @@ _ENDPOINTS = [f"OTEL_EXPORTER_OTLP_{what}ENDPOINT" for what in ("", "METRICS_", 
 
 
 class Watch(NamedTuple):
-    """The programs that watch a run.
+    """The running programs that watch a run.
 
-    `url`: the address of Prometheus. `collector`: the path of the collector, or None. `guard`: the
-    process that owns both programs.
+    `url` is the address of Prometheus. `collector` is the path of the collector's program, or None
+    if there is no collector. `guard` is the process that started both programs and will end them.
     """
 
     url: str
@@ -55,9 +55,9 @@ class Watch(NamedTuple):
 
 
 def graphs(url: str) -> str:
-    """Return the address of the page that shows graphs of the recorded series.
+    """Return the address of a page of Prometheus with graphs of the recorded series.
 
-    `url`: the address of Prometheus.
+    `url` is the address of Prometheus.
     """
     each = (
         f"g{n}.expr={quote(query)}&g{n}.tab=0&g{n}.range_input=5m" for n, query in enumerate(GRAPHS)
@@ -67,12 +67,13 @@ def graphs(url: str) -> str:
 
 @contextlib.contextmanager
 def open_watch(prometheus: str | None = None, collector: str | None = None) -> Iterator[Watch]:
-    """Start Prometheus, and a collector if there is one. Both end when the context ends.
+    """Start Prometheus. Also start a collector if this machine has one. When the context ends, it
+    ends both programs.
 
-    In the context, the environment variables of this process direct telemetry to these programs.
-    OpenTelemetry's exporters read only environment variables. `prometheus`, `collector`: paths or
-    names (None: search for the program; collector "none": no collector). Raises
-    EnvironmentNotReadyError.
+    In the context, environment variables of this process direct telemetry to these programs,
+    because OpenTelemetry's exporters read only environment variables. `prometheus` and `collector`
+    are paths or names of programs. If one is None, the function searches for the program. If
+    `collector` is "none", the function starts no collector. Raises EnvironmentNotReadyError.
     """
     program = shutil.which(prometheus or "prometheus")
     collector_path = find_collector(collector)
@@ -102,9 +103,10 @@ def open_watch(prometheus: str | None = None, collector: str | None = None) -> I
 
 
 def find_collector(named: str | None) -> str | None:
-    """Return the path of an OpenTelemetry Collector, or None if there is none.
+    """Return the path of the OpenTelemetry Collector to start. Return None if lockbench should
+    start no collector.
 
-    Raises EnvironmentNotReadyError if the program `named` does not exist.
+    Raises EnvironmentNotReadyError if `named` is not the name or the path of a program.
     """
     if named == "none" or (not named and any(map(os.environ.get, _ENDPOINTS))):
         # The user's own collector gets the telemetry. Prometheus scrapes the metrics page instead.
@@ -118,7 +120,7 @@ def find_collector(named: str | None) -> str | None:
 
 
 def shipped(*names: str) -> Path:
-    """Return a file or folder of the package `dashboards`."""
+    """Return the path of a file or folder in the package `dashboards`."""
     return Path(str(resources.files("dashboards").joinpath(*names)))
 
 
@@ -159,11 +161,11 @@ def _start_prometheus(guard: Guard, program: str, port: int, page: int) -> None:
 
 
 def _await(guard: Guard, index: int, url: str, *, saying: bytes = b"") -> None:
-    """Wait until the answer of `url` contains `saying`.
+    """Wait until the HTTP reply of `url` contains the bytes `saying`.
 
-    Prometheus first scrapes its targets about 5 s after it is ready, and a warm-up may be shorter.
-    So waiting until Prometheus is ready is not enough. Raises EnvironmentNotReadyError with the end
-    of the program's log.
+    For Prometheus, the caller waits for the result of the first scrape. This scrape comes about 5 s
+    after Prometheus reports that it is ready, and the warm-up of a run may be shorter. Raises
+    EnvironmentNotReadyError with the end of the program's log.
     """
     deadline_s = time.monotonic() + READY_S
     trouble = f"is not ready after {READY_S:.0f} s"
@@ -183,7 +185,7 @@ def _await(guard: Guard, index: int, url: str, *, saying: bytes = b"") -> None:
 
 
 def last_words(guard: Guard, index: int) -> str:
-    """Return the end of the log of process `index`."""
+    """Return the last lines of the log of process `index`."""
     log = guard.folder / f"{index}.log"
     last = (
         log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-3:]
@@ -196,7 +198,8 @@ def last_words(guard: Guard, index: int) -> str:
 def wanted_variables(ports: list[int], *, collector: bool) -> dict[str, str]:
     """Return the environment variables that make a run export its telemetry.
 
-    The run exports to the collector. Without a collector it serves the page for Prometheus.
+    If there is a collector, the run exports its telemetry to the collector. Otherwise the run
+    serves a metrics page for Prometheus.
     """
     if collector:
         return {

@@ -1,8 +1,10 @@
-"""`lockbench worker`: *the leader's address → load, until the leader needs no more load*.
+"""Implements `lockbench worker`: *the leader's address → a load, until the leader needs no more
+load*.
 
-Rules: the user gives only the leader's address, and the leader sends all other settings. The worker
-leaves no process and no lock behind. It leaves its history on this host only if the leader has not
-collected the history. If a command makes several runs, the worker joins again for each run.
+The user gives only the leader's address, and the leader sends all other settings. When the worker
+ends, none of its processes is running and none of its locks is held. The worker's history stays on
+this host only if the leader has not collected it. If a command makes several runs, the worker joins
+again for each run.
 """
 
 from __future__ import annotations
@@ -53,12 +55,13 @@ AGAIN_S = 60.0
     help="how long to wait for a leader that starts later  [30s]",
 )
 def worker(master: Address, processes: int, wait: float) -> int:
-    """Make load on this host for a run, capacity, gate or compare that another host leads.
+    """Make load on this host for a command that runs on another host (run, capacity, gate or
+    compare).
 
-    The worker waits for its leader and ends after the last run, or when no run has followed for a
-    minute. The leader sends the scenario and the targets with their passwords. Ctrl-C releases the
-    worker's locks and ends it. A second Ctrl-C ends it at once, and the locks stay until their TTL
-    ends.
+    The other host is the leader. The worker waits for its leader. It ends after the last run, or if
+    no further run begins within a minute. The leader sends the scenario and the targets with their
+    passwords. After Ctrl-C the worker releases its locks and ends. After a second Ctrl-C the worker
+    ends at once, and its locks stay until their TTL ends.
     """
     from bench.topology.servants import Guard
     from bench.workloads.launch import join

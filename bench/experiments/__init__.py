@@ -1,4 +1,4 @@
-"""Runs put together from the parts below: *a scenario → a judged result*.
+"""Contains one package for each question that lockbench answers: *a scenario → a judged result*.
 
-Only the table `bench.questions` and the program above it know this package.
+`bench.questions` lists these questions.
 """

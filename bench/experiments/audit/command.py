@@ -1,5 +1,5 @@
-"""`lockbench audit`: *options → lock libraries under the same schedules, judged*. The command
-refuses unknown names at once."""
+"""Implements `lockbench audit`: *options → a judgement of lock libraries under the same schedules*.
+The command refuses unknown names at once."""
 
 from __future__ import annotations
 
@@ -59,11 +59,12 @@ def audit(
     seed: int,
     server: str | None,
 ) -> Done[AuditResult]:
-    """Judge installed lock libraries by the same schedules, and show what happened at every fault.
+    """Judge lock libraries by the same schedules, and show the sequence of events of every fault.
 
-    lockcore is judged like any other library. The audit must recognise locks with one planted fault
-    each. Exit code 5 means that a schedule broke lockcore. Exit code 4 means that a planted fault
-    was not recognised. The other libraries do not change the exit code.
+    The command judges lockcore like any other library. As a control, it also judges locks with a
+    planted fault and must find each of these faults. Exit code 5 means that a schedule broke
+    lockcore. Exit code 4 means that the audit did not find a planted fault. The other libraries do
+    not change the exit code.
     """
     from bench.experiments.audit.experiment import AuditPlan, chosen, known, run_audit
     from bench.experiments.audit.libraries import read_libraries

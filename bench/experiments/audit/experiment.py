@@ -1,13 +1,15 @@
-"""The audit: *libraries × schedules → cells → a verdict*. Several libraries play at once, and each
-library has servers of its own.
+"""Runs the audit of lock libraries: *libraries and schedules → a cell for each pair → a verdict*.
+Several libraries play in parallel, and each library has servers of its own.
 
-Rules: all libraries get the same schedules. lockcore is a library like any other, but a schedule
-that breaks it is a violation. A control is Redlock by hand with a fault that one schedule must
-find. A control without a fault must pass all schedules. The audit shows the cells of other
-libraries, but these cells decide nothing. A schedule that holds is played `held` times. A schedule
-that has gone wrong is played `repeats` times. A schedule without a result is played again, and once
-more when no other library plays. Ctrl-C ends every wait within a moment, and drops unfinished
-schedules.
+All libraries get the same schedules. The audit treats lockcore like any other library, but a
+schedule that breaks lockcore is a violation. Each control is a simple Redlock with a planted fault,
+and one of the schedules must find this fault. One more control has no fault, and it must pass all
+schedules. The cells of the other libraries do not affect the verdict.
+
+If a lock holds in a schedule, the audit plays this schedule `held` times. If the lock has failed
+once, the audit plays the schedule `repeats` times. If a play gives no result, the audit tries
+again, and at last when no other library is playing. Ctrl-C ends every wait almost at once, and the
+audit drops the unfinished schedules.
 """
 
 from collections.abc import Sequence
@@ -57,7 +59,8 @@ SLOW = ("java", "node")
 
 @dataclass(frozen=True, slots=True)
 class AuditPlan:
-    """The schedules and libraries to play, the controls, and how often each schedule is played."""
+    """The plan of an audit. It has the libraries, the schedules, and the number of plays of each
+    schedule."""
 
     libraries: Sequence[LibraryEntry]
     schedules: Sequence[JudgeRow[Stage]]
@@ -66,15 +69,16 @@ class AuditPlan:
 
 
 def chosen(names: Sequence[str]) -> list[JudgeRow[Stage]]:
-    """Return the schedules with these names, or all schedules if no name is listed. Raises
+    """Return the schedules with these names. If `names` is empty, return all schedules. Raises
     UsageError for an unknown name."""
     require_known("schedule", names, SCHEDULES)
     return [SCHEDULES[name] for name in SCHEDULES if name in (names or SCHEDULES)]
 
 
 def known(entries: Sequence[LibraryEntry], words: Sequence[str]) -> Sequence[LibraryEntry]:
-    """Return the libraries with one of `words` in their name, or all libraries if there are no
-    words. Raises UsageError for a word that is neither in a library's name nor in "control"."""
+    """Return the libraries whose name contains one of `words`. If `words` is empty, return all
+    libraries. A word may also be a part of "control". Raises UsageError for a word that matches
+    nothing."""
     names = [entry.library.name for entry in entries] + ["control"]
     for word in words:
         if not any(word in name for name in names):
@@ -86,10 +90,10 @@ def known(entries: Sequence[LibraryEntry], words: Sequence[str]) -> Sequence[Lib
 
 
 def run_audit(order: ExperimentOrder[AuditPlan], show: Show) -> Done[AuditResult]:
-    """Play all schedules of `order`.
+    """Play all schedules of `order` with all libraries, and return the stored result.
 
-    Raises BenchError, and KeyboardInterrupt if it comes before the first schedule of any
-    library has ended.
+    Raises BenchError. Raises KeyboardInterrupt if the user presses Ctrl-C before the first schedule
+    of any library has ended.
     """
     plan = order.plan
     server = find_server(order.server)
@@ -122,7 +126,8 @@ def run_audit(order: ExperimentOrder[AuditPlan], show: Show) -> Done[AuditResult
 
 
 class _Playing:
-    """Plays all libraries. `_stop` ends every wait, and drops unfinished schedules."""
+    """A player of all schedules with all libraries. If the event `_stop` is set, every wait ends
+    and the unfinished schedules are dropped."""
 
     def __init__(self, plan: AuditPlan, server: ServerBinary, show: Show) -> None:
         self._plan = plan
@@ -131,8 +136,8 @@ class _Playing:
         self._stop = Event()
 
     def run(self, drivers: Sequence[LibraryDriver], cells: list[JudgedRow]) -> None:
-        """Add a cell per library and schedule to `cells`, in order. A cell that Ctrl-C interrupts
-        is left out."""
+        """Add a cell for each library and each schedule to `cells`, in the order of `drivers`. The
+        method adds no cell for a schedule that Ctrl-C interrupts."""
         by_name = {one.library.name: one for one in drivers}
         slow_first = sorted(drivers, key=lambda one: one.library.kind not in SLOW)
         jobs = {one.library.name: partial(self._play_all, one, cells) for one in slow_first}
@@ -164,7 +169,8 @@ class _Playing:
         )
 
     def _cell(self, stage: Stage, one: JudgeRow[Stage]) -> JudgedRow:
-        """Play `one` until its result is known, and again as often as the plan requires."""
+        """Play the schedule `one` until there is a result. Then repeat it as often as the plan
+        requires."""
         conditions = self._plan.conditions
         plays = Plays(conditions.held, conditions.repeats, TRIES)
         row = judged(stage, one, asked, plays, self._stop)
@@ -173,8 +179,8 @@ class _Playing:
 
 
 def asked(stage: Stage, row: JudgeRow[Stage]) -> RowFinding:
-    """Play a row with a library. Raises NotApplicableError if the row does not apply to the
-    library."""
+    """Play a schedule once with a library, and return what happened. Raises NotApplicableError if
+    the schedule needs more instances than the library uses."""
     if stage.instances < row.least:
         raise NotApplicableError("it locks on one instance")
     finding = row.play(stage)

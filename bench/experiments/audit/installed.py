@@ -1,9 +1,10 @@
-"""Installs each library in its own environment: *entries of a table, a cache folder → drivers that
-can run, and the reasons why other drivers cannot run*.
+"""Installs each library in an environment of its own: *entries of a table and a cache folder →
+drivers, and reasons for missing drivers*.
 
-Rules: versions are exact. Each Python library has an environment. Node has one folder. Go, Rust and
-Java each have a built program. The audit reuses an existing installation. A failed installation
-gives a reason and does not end the audit. Source: each library's package.
+The table names the exact version of each library. Each Python library has a virtual environment.
+All Node libraries share one folder. For Go, Rust and Java, the audit builds one program per
+language. The audit uses an existing installation again. If an installation fails, the result names
+the reason, and the audit continues.
 """
 
 import os
@@ -52,8 +53,8 @@ _OURS = "ours"
 def install(
     entries: Sequence[LibraryEntry], cache: Path, say: Callable[[str], None]
 ) -> list[LibraryDriver | MissingLibrary]:
-    """Install each library below `cache`. A library that cannot be installed is returned with a
-    reason."""
+    """Install each library in a folder below `cache`, and return the drivers. If a library cannot
+    be installed, its entry in the list has the reason."""
     homes = {entry.library.home: entry for entry in entries if entry.library.home}
     cut = Event()
     with ThreadPoolExecutor(AT_ONCE) as pool:
@@ -82,7 +83,8 @@ def install(
 
 
 def ours(name: str) -> LibraryDriver:
-    """Return the driver of the lock with this name, in lockbench's own environment."""
+    """Return the driver for the lock called `name`. This driver runs in the environment of
+    lockbench itself."""
     return _driver(LibraryEntry(Library(name, "lockcore"), LibraryWords(), HERE), Path())
 
 
@@ -109,10 +111,11 @@ def _driver(entry: LibraryEntry, home: Path) -> LibraryDriver:
 
 
 def _link_bench(home: Path) -> None:
-    """Put a folder into `home` that holds `bench` and nothing else.
+    """Create a folder in `home` that contains a link to `bench` and nothing else.
 
-    An installed bench is in a folder with packages of lockbench's own environment. On the path of a
-    library's environment these packages would hide the versions that the audit tests.
+    If lockbench is installed, `bench` is in a folder together with other packages of lockbench's
+    environment. If this folder were on the import path of a library's environment, these packages
+    would hide the versions that the audit tests.
     """
     link = home / _OURS / "bench"
     package = ROOT / "bench"
@@ -123,8 +126,8 @@ def _link_bench(home: Path) -> None:
 
 
 def _install(entry: LibraryEntry, home: Path, say: Callable[[str], None], cut: Event) -> str:
-    """Build `home`, unless it exists and was built from the same input. Return the reason of a
-    failure, or "" for success.
+    """Build the installation in `home`. If it already exists and was built from the same input, do
+    nothing. Return the reason if the build failed, or "" if it succeeded.
 
     `cut` ends the build.
     """
@@ -167,12 +170,13 @@ def _install(entry: LibraryEntry, home: Path, say: Callable[[str], None], cut: E
 
 
 def _call(command: Sequence[str], folder: Path, cut: Event) -> str:
-    """Run a command in `folder`. Return the reason of a failure, or "" for success. `cut` kills the
-    command.
+    """Run a command in `folder`. Return the reason if the command failed, or "" if it succeeded. If
+    the event `cut` is set, kill the command.
 
-    The command has a session of its own. A SIGINT may reach only lockbench's process, so lockbench
-    kills the programs that pip or cargo start, as a group. Killed programs leave their temporary
-    files, so temporary files have a folder of their own.
+    The command runs in a session of its own. A SIGINT may reach only the process of lockbench. So
+    lockbench kills the whole process group, which includes the programs that pip or cargo started.
+    Killed programs do not remove their temporary files. So the command gets a temporary folder,
+    which lockbench removes.
     """
     program = Path(command[0]).name
     deadline_s = time.monotonic() + INSTALL_S

@@ -1,8 +1,9 @@
-"""The verdict over an audit: *a cell per library and schedule → one verdict*. Pure.
+"""Judges an audit: *a cell for each library and schedule → one verdict*. All functions are pure.
 
-Rules: a schedule must catch each control, and lockcore must hold. The cells of other libraries
-decide nothing. `earned` judges a stored audit again. A cell that does not hold must have gone wrong
-at least once. A cell that holds must have been played, and must never have gone wrong.
+Each planted fault must be found by its schedule, and lockcore must hold in all schedules. The cells
+of the other libraries do not affect the verdict. `earned` judges a stored audit again. A cell "does
+not" hold only if at least one play went wrong. A cell "holds" only if it was played and no play
+went wrong.
 """
 
 from collections.abc import Sequence
@@ -41,13 +42,14 @@ def judge_cells(cells: Sequence[JudgedRow], *, interrupted: bool = False) -> Ver
 
 
 def earned(result: AuditResult) -> AuditResult:
-    """Return `result` with the verdicts that follow from its cells."""
+    """Return a stored `result` with new verdicts, which the function computes from the cells."""
     cells = tuple(replace(cell, verdict=word_of_row(cell)) for cell in result.cells)
     return replace(result, cells=cells, verdict=judge_cells(cells, interrupted=result.interrupted))
 
 
 def _row_word(cell: JudgedRow) -> str:
-    """Return what a cell means for the audit itself. "told" means that the cell decides nothing."""
+    """Return the effect of a cell on the verdict. The word "told" means that the cell has no
+    effect."""
     if cell.library.startswith(CONTROL):
         must = "holds" if cell.library == CONTROL + NO_FAULT else "does not"
         if cell.verdict == must:

@@ -1,8 +1,10 @@
-"""The libraries that can be audited: *a folder with libraries.toml → an entry per library*.
+"""Reads the table of the libraries that can be audited: *a folder with libraries.toml → an entry
+for each library*.
 
-Rules: an entry has the facts about the library that a result stores. An entry also has the
-library's calls as its README shows them, and the promises of its documentation. `$ttl_ms`, `$ttl_s`
-and `$wait_s` stand for the requested values. The table contains only calls that the driver makes.
+An entry has the facts about a library that the result will contain. It also has the calls of the
+library, as its README shows them, and the promises of its documentation. In the calls, `$ttl_ms`,
+`$ttl_s` and `$wait_s` stand for the TTL and the waiting time. An entry lists a call only if the
+driver makes this call.
 """
 
 import tomllib
@@ -22,8 +24,8 @@ ALGORITHM = "algorithm"
 
 @dataclass(frozen=True, slots=True)
 class LibraryEntry:
-    """A library of a table. `folder` is the folder of the table. This folder also holds the
-    drivers' sources, in one folder per language."""
+    """One library in a table. `folder` is the folder that contains the table. This folder also
+    contains the sources of the drivers, in one subfolder per language."""
 
     library: Library
     words: LibraryWords
@@ -31,7 +33,7 @@ class LibraryEntry:
 
 
 def read_libraries(folder: Path = HERE) -> list[LibraryEntry]:
-    """Return the libraries of the table in `folder`.
+    """Read the table in `folder`, and return its libraries.
 
     Raises UsageError if there is no table, or if the table is unreadable.
     """
@@ -57,9 +59,9 @@ def _table(folder: Path) -> Mapping[str, Mapping[str, Mapping[str, str]]]:
 
 
 def promise_of(words: LibraryWords, schedule: str) -> str:
-    """Return the library's promise about a schedule. Without a promise about the schedule, return
-    the library's general promise and the sentence of the Redlock page about the schedule. Return ""
-    if neither exists."""
+    """Return what the library's documentation promises about a schedule. If it promises nothing
+    about this schedule, return its general promise, together with the sentence of the Redlock page
+    about this schedule. Return "" if there is no promise at all."""
     algorithm = _table(HERE)[ALGORITHM]["promises"].get(schedule)
     page = f'Distributed Locks with Redis: "{algorithm}"' if algorithm else ""
     return words.promises.get(schedule) or "; ".join(filter(None, (words.promise, page)))

@@ -1,4 +1,4 @@
-"""The question `audit` as a value: *which lock libraries hold?*"""
+"""Defines the question of `audit`: *Which lock libraries hold?*"""
 
 from __future__ import annotations
 

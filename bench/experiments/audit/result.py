@@ -1,5 +1,5 @@
-"""The stored result of `lockbench audit`: *a cell per library and schedule, each with its sequence
-of events → a typed result*."""
+"""Defines the result of `lockbench audit`. It has a cell for each library and each schedule, with
+the sequence of events."""
 
 from typing import Annotated, Literal
 
@@ -15,7 +15,7 @@ NO_FAULT = "none"
 
 
 class AuditedSchedule(Section, frozen=True):
-    """A sequence of events."""
+    """One schedule, which is a sequence of events that may break a lock."""
 
     name: Annotated[str, says("of the schedule")]
     looks_for: Annotated[str, says("the fault")]
@@ -24,7 +24,7 @@ class AuditedSchedule(Section, frozen=True):
 
 
 class MissingLibrary(Section, frozen=True, kw_only=True):
-    """A library that could not take part."""
+    """A library that the audit could not play, with the reason."""
 
     name: Annotated[str, says("of the library's lock")]
     reason: Annotated[str, says("why not")]
@@ -42,7 +42,8 @@ class AuditConditions(Section, frozen=True, kw_only=True):
 
 
 class AuditResult(Document, frozen=True, kw_only=True):
-    """Lock libraries and controls under the same schedules. Each control has one planted fault."""
+    """The result of an audit, which plays lock libraries and controls under the same schedules. A
+    control is a lock with a planted fault."""
 
     kind: Annotated[Literal["audit"], says("the command that made it")] = "audit"
     fleet: Annotated[OwnFleet, says("the servers")]

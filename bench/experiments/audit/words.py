@@ -1,5 +1,5 @@
-"""The text of `lockbench audit`: *its result → the schedules under which each lock holds, and every
-fault with its sequence of events*. The verdict comes first."""
+"""Writes the texts of `lockbench audit`: *an audit result → the verdict, tables of schedules, and
+each fault with its sequence of events*."""
 
 import shlex
 from collections import Counter
@@ -69,9 +69,7 @@ def _keys(result: AuditResult) -> Iterator[KeyFigure]:
 
 
 def _broken(result: AuditResult) -> dict[str, list[str]]:
-    """Return each lock that a schedule broke, with the names of all schedules that broke the
-    lock.
-    """
+    """Return the locks that were broken. Each lock has the names of the schedules that broke it."""
     broken: dict[str, list[str]] = {}
     for cell in result.cells:
         if cell.verdict == "does not" and not _is_control(cell):
@@ -104,7 +102,8 @@ def _lines(result: AuditResult) -> Iterator[Sentence]:
 
 
 def figures(result: AuditResult) -> list[Figure]:
-    """Return a picture that shows how many schedules break each lock. Locks that hold come last."""
+    """Return a picture that shows, for each lock, the number of schedules that break it. The locks
+    with the most such schedules come first."""
     counts = {name: Counter[str]() for name in _libraries(result)}
     for cell in result.cells:
         if cell.library in counts:
@@ -160,8 +159,8 @@ def _happened(name: str, about: str, cells: Iterable[JudgedRow]) -> Iterator[Par
 
 
 def evidence(result: AuditResult) -> tuple[Part, ...]:
-    """Return every fault of a library and every unknown result, step by step, so that a reader can
-    reproduce the fault."""
+    """Return a table of steps for each fault of a library, and for each unknown result. A reader
+    can reproduce the fault with these steps."""
     drivers: tuple[str, ...] = ()
     for place, word in enumerate(result.command):
         if word == "--drivers":
@@ -195,8 +194,9 @@ def _libraries(result: AuditResult) -> list[str]:
 
 
 def _seen(cell: JudgedRow) -> str:
-    """Return how often the schedule went wrong. If some plays held, add the interval of the rate.
-    For a cell without a fault, return the cell's verdict."""
+    """Return a text that says how often the lock failed in this schedule. If the lock also held in
+    some plays, the text has the 95 % interval of the failure rate. If the lock never failed, return
+    the verdict on the cell."""
     if cell.verdict != "does not":
         return cell.verdict
     often = f"{cell.wrong} of {cell.plays}"
@@ -226,7 +226,8 @@ def _headline(result: AuditResult) -> str:
 
 
 def suite(result: AuditResult) -> Suite:
-    """Return lockcore's cells as JUnit cases. A property says how many other cells there are."""
+    """Return one JUnit case for each cell of lockcore. A property of the suite has the number of
+    all other cells."""
     statuses = {
         "holds": words.AS_EXPECTED.status,
         "does not": words.VIOLATED.status,

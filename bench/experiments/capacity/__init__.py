@@ -1,1 +1,2 @@
-"""How much load can a fleet take? *scenario, SLO → probes → the capacity with its interval*."""
+"""Contains the command `capacity`, which answers the question how much load a fleet can take: *a
+scenario and an SLO → probes → the capacity with its interval*."""

@@ -101,7 +101,8 @@ def capacity(outputs: Outputs, scenario: Path | None, **values: Any) -> Done[Cap
     The command probes fixed rates at which its model is least sure. It stops when the interval is
     within ±10 % or when the time budget is used. Exit code 1 means that no rate keeps the SLO. Exit
     code 4 means that the interval is wider than ±25 %, or that the load process reached its limit
-    first. In the second case the capacity is "at least" a rate.
+    first. If the load process reached its limit first, the command reports only that the capacity
+    is at least a certain rate.
     """
     from bench.experiments.capacity.experiment import run_capacity
 
@@ -112,8 +113,9 @@ def capacity(outputs: Outputs, scenario: Path | None, **values: Any) -> Done[Cap
 def plan_of(
     path: Path | None, search: CapacityOptions, values: Values, *, quiet: bool = False
 ) -> CapacityPlan:
-    """Return the plan that the options describe. `values` are the options of scenario and hosts.
-    Raises UsageError for a wrong option. The error names the option and its legal values."""
+    """Return the plan of the search that the user's options describe. `search` has the options of
+    the search, and `values` has the options for the scenario and the hosts. Raises UsageError for a
+    wrong option. The error names the option and its legal values."""
     from bench.experiments.capacity.judge import CapacityPlan, SweepPoint
     from bench.experiments.capacity.probe import read_slo
 
@@ -143,8 +145,8 @@ def plan_of(
 
 
 def _require_time(spend_s: float, scenarios: Sequence[Scenario]) -> None:
-    """Raise UsageError if even the first probe would end too late. Without this check the user
-    would wait and get no answer."""
+    """Raise UsageError if the budget is too short for one probe. Without this check, the user would
+    wait until the budget is used up and then get no answer."""
     from bench.experiments.capacity.experiment import FIRST_OVERHEAD_S, RESERVE
 
     probe_ms = max(one.warmup_ms + one.duration_ms for one in scenarios)
@@ -158,8 +160,9 @@ def _require_time(spend_s: float, scenarios: Sequence[Scenario]) -> None:
 
 
 def _load(path: Path | None, options: Mapping[str, object], *, open_loop: bool = True) -> Scenario:
-    """Load the scenario. The search sets the scenario's rate later, so this function fills in some
-    rate. The rules of an open loop then apply to the scenario."""
+    """Load the scenario. The search sets the rate of each run later. If `open_loop` is true, the
+    function loads the scenario with a rate of 1, so that it checks the scenario by the rules of an
+    open loop. It then removes this rate."""
     from bench.recipes.registry import find_recipe
 
     some_rate = {"rate": "1"} if open_loop else {}

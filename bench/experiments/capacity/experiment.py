@@ -1,5 +1,5 @@
-"""The search for a fleet's capacity: *scenario, SLO → closed loops and probes on one fleet →
-interval, limit, headroom*.
+"""Searches the capacity of a fleet: *a scenario and an SLO → closed loops and probes on one fleet →
+interval, limit and headroom*.
 
     target     open-loop probes at the planned rate, if the user named one: does it hold?
     start      closed loops with 4, 16, … callers, each short: a first estimate of the capacity
@@ -7,11 +7,11 @@ interval, limit, headroom*.
                them; every fourth probe is at the target again, and so are the last probes, until
                the target's answer is certain
 
-Rules: each probe is a whole run with its own arrivals. The search judges the run and stores the
-run's result below probes/. All runs of a point share one Locust
-(bench.workloads.launch.LocustSeries). If workers join from other hosts, each run has its own
-Locust. A safety violation ends the whole command. After Ctrl-C, or when a point's time is up, the
-finished probes are kept.
+Each probe is a complete run with its own random arrivals. The search judges this run and stores its
+result in a folder below probes/. Usually one Locust process makes all runs of a point
+(bench.workloads.launch.LocustSeries). If workers join from other hosts, each run starts its own
+Locust process. A safety violation ends the whole command. The command keeps the finished probes
+after Ctrl-C, and also when the time of a point is up.
 """
 
 import contextlib
@@ -68,9 +68,9 @@ STRETCH = 3
 
 
 def run_capacity(order: ExperimentOrder[CapacityPlan], show: Show) -> Done[CapacityResult]:
-    """Measure `order` and write its result, then return it.
+    """Run the capacity search that `order` describes. Store the result and return it.
 
-    Raises BenchError, and KeyboardInterrupt before the first probe.
+    Raises BenchError or KeyboardInterrupt only before the first run has finished.
     """
     plan = order.plan
     with Experiment(order) as experiment:
@@ -91,15 +91,15 @@ def run_capacity(order: ExperimentOrder[CapacityPlan], show: Show) -> Done[Capac
 
 
 class OutOfTime(Exception):  # noqa: N818 - no error: a busy machine gets less far
-    """Raised if the budget is too short. Either another run would end too late, or the budget has
+    """An error for a used-up budget. Either the next run would end too late, or the budget has
     ended the current run."""
 
 
 class Budget:
-    """The time budget of one point is `wanted_s`, counted from now. The current run reports its
-    progress once a second, and each report checks the budget. `awaits` means that the first run
-    waits for other hosts. The budget does not count this wait. `cut` is 1 after the budget has
-    requested the end of a run."""
+    """The time budget of one point. The point has `wanted_s` seconds from now on. The current run
+    reports its progress once a second, and each report checks the budget. If `awaits` is true, the
+    first run waits for workers on other hosts, and the time of this wait does not count. `cut` is 1
+    if the budget has ended the current run, and 0 otherwise."""
 
     def __init__(self, experiment: Experiment, wanted_s: float, *, awaits: bool) -> None:
         self._experiment = experiment
@@ -114,15 +114,16 @@ class Budget:
 
     @property
     def left_s(self) -> float:
-        """Seconds until the budget ends the current run."""
+        """The time in seconds until the budget ends the current run."""
         return max(self._over_s - time.monotonic(), 0.0)
 
     def lasts_s(self, scenario: Scenario) -> float:
-        """Return how long (s) a run will probably last, estimated from earlier runs."""
+        """Return an estimate of how long a run of this scenario will last, in seconds. The estimate
+        uses the duration of earlier runs."""
         return _asked_s(scenario) + self._overhead_s
 
     def begin(self, scenario: Scenario) -> None:
-        """Start the clock of this run. Raises OutOfTime if the run would end too late."""
+        """Start to measure the time of a run. Raises OutOfTime if the run would end too late."""
         if self.lasts_s(scenario) > self.left_s:
             raise OutOfTime
         self._began_s = time.monotonic()
@@ -130,7 +131,7 @@ class Budget:
         self._busy = list[float]()
 
     def __call__(self, progress: RunProgress) -> None:
-        """Check the time once. If the time is up, request the end of the run, as Ctrl-C does."""
+        """Check the time. If the time is up, end the run in the same way as Ctrl-C does."""
         if progress.phase == "starting" and self._awaits:
             self._restart()
         if progress.phase == "measuring":
@@ -142,8 +143,8 @@ class Budget:
             self._experiment.count += 1
 
     def ended(self, scenario: Scenario) -> float | None:
-        """Record that the run has ended. Return which share of this machine's CPU time all
-        processes used during the measurement."""
+        """Update the estimates after the end of a run. Return the share of this machine's CPU time
+        that all processes used during the measurement. Return None if there are too few samples."""
         self._overhead_s = (
             self._overhead_s + time.monotonic() - self._began_s - _asked_s(scenario)
         ) / 2
@@ -156,7 +157,7 @@ def _asked_s(scenario: Scenario) -> float:
 
 
 class _Seeker:
-    """The work of one command. It measures one point after another."""
+    """The capacity search of one command. It measures one point after another."""
 
     _budget: Budget
     _scenario: Scenario
@@ -177,9 +178,10 @@ class _Seeker:
         self.warnings: list[str] = []
 
     def points(self) -> list[CapacityPoint]:
-        """Measure the points one after another, as far as time allows.
+        """Measure the points one after another, and return them. The search stops after Ctrl-C, an
+        error or a safety violation.
 
-        Raises BenchError and KeyboardInterrupt before the first probe.
+        Raises BenchError or KeyboardInterrupt only before the first run has finished.
         """
         points: list[CapacityPoint] = []
         for number, point in enumerate(self._plan.points, 1):
@@ -241,8 +243,8 @@ class _Seeker:
                 )
 
     def _start(self) -> None:
-        """Run closed loops with a growing number of callers. Stop when more callers no longer make
-        more leases. The scenario may limit the number of callers."""
+        """Run closed loops, each with more callers than the loop before. Stop when more callers no
+        longer lead to more leases. The scenario may limit the number of callers."""
         scenario = self._scenario
         best = 0.0
         most = scenario.users if self._plan.fixed_users else START_CALLERS[-1]
@@ -289,7 +291,8 @@ class _Seeker:
             self._probe_target()
 
     def _is_target_open(self) -> bool:
-        """Return whether more probes could still decide whether the target holds."""
+        """Return whether the search should probe the target again. This is so if it is still
+        unknown whether the fleet keeps the target."""
         findings = self._findings
         target = self._plan.target_rate_per_s
         done = sum(probe.rate_per_s == target for probe in findings.probes)
@@ -297,15 +300,15 @@ class _Seeker:
         return target is not None and not is_known and done < MOST_TARGET_PROBES
 
     def _probe_target(self, number: str = "") -> None:
-        """Probe the planned rate, if the user named one."""
+        """Make a probe at the target rate if the user named a target."""
         target = self._plan.target_rate_per_s
         if target is not None and not self._findings.violated:
             self._show(f"{self._prefix}target: probe{number} at {rate_text(target)}/s")
             self._probe("target", target, self._open_loop(target))
 
     def _target_again_s(self) -> float:
-        """Return how long (s) the target probe after the search will last, estimated from earlier
-        runs."""
+        """Return an estimate of how long the last probe at the target will take, in seconds. Return
+        0 if there is no target."""
         target = self._plan.target_rate_per_s
         return 0.0 if target is None else self._budget.lasts_s(self._open_loop(target))
 
@@ -317,7 +320,7 @@ class _Seeker:
         self._findings.probes.append(judge_probe(rate, step, result, self._plan.slo, busy))
 
     def _progress(self, scenario: Scenario, interval: RateInterval) -> str:
-        """Return the progress line that is shown during a probe."""
+        """Return the progress line for the next probe."""
         left_s = self._budget.left_s
         lasts_s = self._budget.lasts_s(scenario)
         done = len(self._findings.probes)
@@ -341,10 +344,10 @@ class _Seeker:
         return replace(scenario, rate_per_s=rate, users=users, duration_ms=duration_ms, seed=seed)
 
     def _run(self, scenario: Scenario) -> tuple[RunResult, float | None]:
-        """Do one run on the drained servers. Return the run's result and the share of this
-        machine's CPU time that was used.
+        """Wait until the servers have no pending fsync, and make one run. Return the run's result
+        and the share of this machine's CPU time that all processes used.
 
-        Raises OutOfTime if the run's time was up.
+        Raises OutOfTime if the run would end too late, or if the budget ended the run.
         """
         experiment = self._experiment
         budget = self._budget
@@ -376,9 +379,9 @@ class _Seeker:
         return result, busy
 
     def _keep(self, result: RunResult) -> None:
-        """Store the whole result of a run, and keep its warnings.
+        """Store the complete result of a run, and remember its warnings.
 
-        Raises BenchError if the run measured nothing useful.
+        Raises BenchError if the run is of no use as a measurement.
         """
         verdict = result.verdict
         rate = result.scenario.rate_per_s

@@ -1,16 +1,18 @@
-"""The judgement of a point: *its probes and closed loops → interval, limit, headroom, verdict
-word*. Pure.
+"""Judges one point of a capacity search: *probes and closed loops → interval, limit, headroom and
+verdict*. All functions are pure.
 
-The rules in `RULES` are tried in order. The first rule with an answer decides the verdict. If no
-rule has an answer, the verdict is FOUND.
+`point_of` tries the rules in `RULES` one after another. The first rule that gives an answer decides
+the verdict. If no rule gives an answer, the verdict is FOUND.
 
-A closed loop that kept the SLO must agree with the interval, or a sentence explains why it does
-not. The number of callers limits the queue of a closed loop, but random arrivals can form a long
-queue. So a closed loop may be faster than the interval, but less than twice as fast. A closed loop
-at twice the rate contradicts the interval. This factor comes from an M/M/1 server. Such a server
-keeps the SLO at half of its maximum rate if the limit is at least ten service times.
+The judge compares the interval with the fastest closed loop that kept the SLO. A sentence in the
+result explains the difference. In a closed loop the number of callers limits the length of the
+queue. In an open loop, random arrivals can form a long queue. So the rate of the closed loop may be
+above the interval. A closed loop with more than twice the rate of the interval contradicts the
+interval. The factor of two comes from an M/M/1 server. An M/M/1 server keeps the SLO at half of its
+maximum rate if the SLO's limit is at least ten service times.
 
-Source: p99 of M/M/1 is ln 100 ÷ (μ − λ). Student's t is used for the latency at the target.
+The formula for this factor is that p99 of an M/M/1 server is ln 100 ÷ (μ − λ). The interval of the
+latency at the target uses Student's t.
 """
 
 import dataclasses
@@ -65,8 +67,8 @@ Answer = tuple[Word, list[str]]
 
 @dataclass(frozen=True, slots=True)
 class SweepPoint:
-    """One fleet and one load. Their capacity will be measured. `variables` are the values that a
-    sweep has set, as text."""
+    """One fleet and one load whose capacity the search will measure. `variables` holds the values
+    that a sweep has set, as text."""
 
     scenario: Scenario
     variables: Mapping[str, str]
@@ -74,10 +76,10 @@ class SweepPoint:
 
 @dataclass(frozen=True, slots=True)
 class CapacityPlan:
-    """The plan of the measurement.
+    """The plan of a capacity search.
 
-    If `fixed_users` is true, the scenario's callers are an upper limit. `budget_s` is the time for
-    each point. `bind` is the address where other hosts join.
+    If `fixed_users` is true, a run never has more callers than the scenario. `budget_s` is the time
+    for each point. Workers on other hosts connect to the address `bind`.
     """
 
     points: tuple[SweepPoint, ...]
@@ -90,8 +92,9 @@ class CapacityPlan:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """The facts that the rules judge. If pauses count as misses, `findings` already shows each
-    pause as a miss. `contradictions` are sentences about evidence against the interval."""
+    """The input of the rules. If pauses count as misses on this machine, each paused probe in
+    `findings` has already become a missed probe. `contradictions` holds sentences about evidence
+    against the interval."""
 
     findings: Findings
     capacity: Capacity
@@ -100,8 +103,8 @@ class Facts:
 
     @property
     def pauses(self) -> str:
-        """Words for the end of a sentence. They say how many probes showed nothing because of
-        pauses."""
+        """The end of a sentence, which says how many probes give no result because of pauses. It is
+        "" if there is no such probe."""
         probes = self.findings.probes
         paused = len(self.findings.rates(Seen.PAUSED))
         if not paused:
@@ -112,8 +115,8 @@ class Facts:
         )
 
     def unsure(self, *reasons: str) -> Answer:
-        """Return INCONCLUSIVE with these reasons, and with the sentences about missing
-        measurements."""
+        """Return INCONCLUSIVE with these reasons. The answer also contains the sentences about
+        missing measurements."""
         return words.INCONCLUSIVE, [*reasons, *self.findings.unmeasured]
 
 
@@ -121,7 +124,8 @@ class Facts:
 
 
 def _two_holders(facts: Facts) -> Answer | None:
-    """Answer VIOLATED if two clients held the lock together. Such a lock has no capacity."""
+    """Answer VIOLATED if two clients held the lock at the same time. A lock that fails in this way
+    has no capacity."""
     violated = facts.findings.violated
     return (words.VIOLATED, [violated]) if violated else None
 
@@ -142,8 +146,9 @@ def _target_held(facts: Facts) -> Answer | None:
 
 
 def _nothing_held(facts: Facts) -> Answer | None:
-    """Answer if the interval has no lower end. The answer is NOT KEPT only if three conditions are
-    met: rates close to zero missed, rates in the middle missed, and no probe held."""
+    """Give an answer if the interval has no lower end. The answer is NOT KEPT if no probe held, and
+    if probes missed both close to zero and at rates in the middle. Otherwise the answer is
+    INCONCLUSIVE."""
     findings = facts.findings
     if facts.capacity.low is not None:
         return None
@@ -173,9 +178,10 @@ def _nothing_held(facts: Facts) -> Answer | None:
 
 
 def _target_missed(facts: Facts) -> Answer | None:
-    """Answer NOT KEPT in two cases if most probes at the target missed. In the first case the
-    target lies above the interval. In the second case the probes alone show with 95 % certainty
-    that the target does not hold."""
+    """Give an answer if at least half of the probes at the target missed. The answer is NOT KEPT if
+    the target is above the interval. The answer is also NOT KEPT if the probes at the target alone
+    show, with 95 % certainty, that the fleet does not keep the target. Otherwise the answer is
+    INCONCLUSIVE."""
     target = facts.target
     high = facts.capacity.high
     outcomes = _at(facts.findings, target)
@@ -217,7 +223,7 @@ RULES: Sequence[Callable[[Facts], Answer | None]] = (
 
 
 def _gaps(facts: Facts) -> list[str]:
-    """Return sentences that say which parts of the interval are missing."""
+    """Return sentences that explain why the interval has no upper end or is too wide."""
     capacity = facts.capacity
     if not capacity.low:
         return []
@@ -237,8 +243,8 @@ def _gaps(facts: Facts) -> list[str]:
 
 
 def _gave_out(findings: Findings) -> str:
-    """Return the generator's problem at the slowest probe that the generator spoilt. Return "" if
-    the generator spoilt no probe."""
+    """Return the reason why the load generator spoilt a probe. If it spoilt several probes, the
+    text describes the probe with the lowest rate. Return "" if it spoilt no probe."""
     spoilt = [probe for probe in findings.probes if probe.seen is Seen.SATURATED]
     if not spoilt:
         return ""
@@ -254,18 +260,18 @@ def _gave_out(findings: Findings) -> str:
 
 
 def _at(findings: Findings, target: float | None) -> list[Seen]:
-    """Return the outcomes of the probes at the target. Leave out probes that say nothing about the
-    servers."""
+    """Return the outcomes of the probes at the target. The function leaves out probes that show
+    nothing about the servers."""
     if target is None:
         return []
     return [outcome for outcome in findings.outcomes(target, target) if outcome in findings.counted]
 
 
 def target_holds(findings: Findings, target: float | None) -> bool | None:
-    """Return whether the planned rate holds. The share of probes that held at this rate has a 95 %
-    interval (Wilson). If the interval lies above one half, the rate holds. If the interval lies
-    below one half, the rate does not hold. Return None if the interval contains one half, or if
-    there is no target."""
+    """Return whether the fleet keeps the SLO at the target rate. The function computes a 95 %
+    interval (Wilson) for the share of probes that held at this rate. If the whole interval is above
+    one half, the fleet keeps the rate. If the whole interval is below one half, the fleet does not
+    keep it. Return None if the interval contains one half, or if there is no target."""
     outcomes = _at(findings, target)
     held = wilson(outcomes.count(Seen.HELD), len(outcomes))
     if held.low is None or held.high is None:
@@ -294,8 +300,8 @@ def _headroom(facts: Facts, slo: Slo) -> Headroom | None:
 
 
 def mean_latency(values: Sequence[float]) -> Estimate | None:
-    """Return the geometric mean of a percentile (s) over at least two probes. Also return the
-    mean's 95 % interval."""
+    """Return the geometric mean of a percentile (s) over several probes, with the 95 % interval of
+    this mean. Return None for fewer than two probes."""
     if len(values) < 2:
         return None
     logs = np.log(values)
@@ -305,9 +311,9 @@ def mean_latency(values: Sequence[float]) -> Estimate | None:
 
 
 def _student(values: int) -> float:
-    """Return Student's t (97.5 %) for a mean of this number of values. If the table ends before
-    this number, the function adds the first terms of an expansion. The result is at most 0.5 % too
-    low. Source: Abramowitz and Stegun 26.7.5."""
+    """Return the 97.5 % quantile of Student's t for the mean of `values` values. A table has the
+    quantiles for small numbers. For a larger number, the function computes the first terms of an
+    expansion (Abramowitz and Stegun 26.7.5). The computed quantile is at most 0.5 % too low."""
     if values in STUDENT:
         return STUDENT[values]
     freedom = values - 1
@@ -319,11 +325,13 @@ def _student(values: int) -> float:
 
 
 def _probes_against(findings: Findings, capacity: Capacity, target: float | None) -> list[str]:
-    """Describe probes that contradict the interval. At rates clearly below the interval, most of
-    these probes missed. At rates clearly above the interval, most of these probes held.
+    """Return sentences about probes that contradict the interval. There is a contradiction if most
+    probes missed at rates clearly below the interval. There is also a contradiction if most probes
+    held at rates clearly above the interval.
 
-    The model assumes that a fleet which keeps a rate also keeps every lower rate. If this
-    assumption is false, or if the machine changed during the search, the interval is not an answer.
+    The model assumes that a fleet which keeps a rate also keeps every lower rate. This assumption
+    may be false, or the machine may have changed during the search. In both cases the interval is
+    not an answer.
     """
     speaking = [probe for probe in findings.probes if probe.seen in (Seen.HELD, Seen.MISSED)]
     below = [one for one in speaking if capacity.low and one.rate_per_s * NEAR < capacity.low]
@@ -351,8 +359,9 @@ def _against_text(probes: Sequence[Probe], wrong: Seen, number: int) -> str:
 
 
 def agreement(capacity: Capacity, loops: Sequence[Loop]) -> tuple[str | None, bool]:
-    """Compare the capacity with the fastest closed loop that kept the SLO. Return a sentence about
-    the comparison, and whether this loop contradicts the capacity."""
+    """Compare the capacity with the fastest of `loops`, the closed loops that kept the SLO. Return
+    a sentence about the comparison, or None if there is nothing to compare. Also return whether the
+    fastest loop contradicts the capacity."""
     if not loops:
         return None, False
     rate, users = max(loops)
@@ -384,7 +393,7 @@ def agreement(capacity: Capacity, loops: Sequence[Loop]) -> tuple[str | None, bo
 
 
 def point_of(point: SweepPoint, findings: Findings, plan: CapacityPlan) -> CapacityPoint:
-    """Judge a point by its findings, and return the point."""
+    """Judge the findings of one point, and return the point with its verdict."""
     target = plan.target_rate_per_s
     capacity = capacity_of(findings, plan.slo)
     near = at_capacity(findings.probes, capacity)
@@ -417,7 +426,8 @@ def point_of(point: SweepPoint, findings: Findings, plan: CapacityPlan) -> Capac
 
 
 def _with_pauses_missed(findings: Findings) -> Findings:
-    """Return the findings. Replace pauses by misses if pauses count as misses on this machine."""
+    """Return the findings. If pauses count as misses on this machine, each paused probe becomes a
+    missed probe."""
     if Seen.PAUSED not in findings.counted:
         return findings
     probes = [
@@ -428,9 +438,10 @@ def _with_pauses_missed(findings: Findings) -> Findings:
 
 
 def _knee(probes: Sequence[Probe], capacity: Capacity) -> Knee | None:
-    """Return the rate with the most throughput per latency. The measure is Kleinrock's power, which
-    is rate ÷ mean acquire. A rate counts if it held and is at most the interval's lower end. A
-    higher rate may not hold again."""
+    """Return the rate with the best ratio of throughput to latency. The function uses Kleinrock's
+    power, which is the rate divided by the mean acquire latency. It considers only rates that held
+    and that are not above the lower end of the interval. A rate above the lower end may not hold a
+    second time."""
     knee = max(
         (
             probe
@@ -448,7 +459,7 @@ def _knee(probes: Sequence[Probe], capacity: Capacity) -> Knee | None:
 def judge_capacity(
     points: Sequence[CapacityPoint], *, stopped: str = "", interrupted: bool = False
 ) -> Verdict:
-    """Return the verdict over all points."""
+    """Return the verdict on all points together."""
     reasons: dict[Word, list[str]] = {
         word: [reason for one in points if one.status == word.status for reason in one.reasons]
         for word in (words.VIOLATED, words.NOT_KEPT, words.INCONCLUSIVE)
@@ -469,8 +480,9 @@ def judge_capacity(
 
 
 def earned(result: CapacityResult) -> CapacityResult:
-    """Return `result` with points and verdict computed again from its probes and closed loops.
-    Raises UsageError for an SLO that this version cannot read."""
+    """Return a stored `result` with a new judgement. The function computes its points and its
+    verdict again from its probes and closed loops. Raises UsageError for an SLO that this version
+    cannot read."""
     slo = read_slo(result.slo)
     plan = CapacityPlan((), slo, result.target_rate_per_s, fixed_users=False, budget_s=0.0)
     points = tuple(_earned_point(point, plan) for point in result.points)
@@ -479,8 +491,8 @@ def earned(result: CapacityResult) -> CapacityResult:
 
 
 def _earned_point(point: CapacityPoint, plan: CapacityPlan) -> CapacityPoint:
-    """Judge a stored point again from its probes and loops, and return the point. A stored verdict
-    VIOLATED stays, because no other field stores the violation."""
+    """Judge a stored point again by its probes and closed loops, and return the point. The function
+    keeps a stored verdict VIOLATED, because the point has no other record of the violation."""
     violated = "; ".join(point.reasons) if point.status == words.VIOLATED.status else ""
     findings = Findings([*point.probes], [*point.callers], point.fleet, violated)
     judged = point_of(SweepPoint(point.scenario, point.variables), findings, plan)

@@ -1,24 +1,27 @@
-"""The statistical model of a capacity: *the outcome of every probe → a 95 % interval, and the most
-informative next rate*. Pure.
+"""Contains the statistical model of a capacity: *the outcome of every probe → a 95 % interval and
+the most informative next rate*. All functions are pure.
 
     P(a probe at rate r holds) = δ + (1 − δ − ε) / (1 + (r / c)^(1/s))
 
-- c is the capacity, the rate at which half of the undisturbed probes hold.
-- s is the width of the transition from held to missed, in log rate. s is the noise of one probe.
-- ε is the share of probes that a bad moment of the machine spoils, at any rate.
-- δ is the share of probes that hold by luck.
+- c is the capacity. At this rate, half of the undisturbed probes hold.
+- s is the width of the transition from rates that hold to rates that miss, in log rate. It
+  describes the noise of one probe.
+- ε is the share of probes that miss at any rate because of a bad moment of the machine.
+- δ is the share of probes that hold by luck at any rate.
 
-c, s and ε are all unknown. The model computes a probability for each combination on a grid.
+The model does not know c, s and ε. It computes a probability for each combination of values on a
+grid.
 
 Rules
-- Before the first probe, the model expects c close to the rate of the closed loop, within a factor
-  of 2.6 (95 %). But c may be anything from half an operation per second to four times the fastest
-  closed loop. One probe never makes the model certain, because s ≥ 2 % and ε > 0.
-- A rate that held *and* missed makes a larger s or ε likely. If this moves the interval, the answer
-  covers both the old and the new interval. So a contradiction can widen the interval but never
-  narrow it.
-- The model chooses the next rate so that the probe tells most about c. The measure is the mutual
-  information of outcome and c.
+- Before the first probe, the model expects that c is close to the rate of the closed loop. It
+  expects c within a factor of 2.6 with a probability of 95 %. The model also allows every c from
+  half an operation per second to four times the rate of the fastest closed loop. One probe can
+  never make the model certain, because s is at least 2 % and ε is above 0.
+- If one rate both held and missed, a larger s or ε becomes likely. The model then computes one
+  interval with the contradicting probes and one interval without them. The answer covers both
+  intervals. So a contradiction can make the interval wider, but never narrower.
+- The model chooses the rate at which the next probe is most informative about c. It maximizes the
+  mutual information between the outcome and c.
 
 Source: logistic psychometric functions with lapses (Wichmann and Hill 2001); the adaptive choice
 (Kontsevich and Tyler 1999, the Ψ method).
@@ -73,20 +76,21 @@ class RateInterval:
 
     @property
     def width(self) -> float:
-        """Half the relative width. 0.1 means ±10 %."""
+        """Half of the interval's relative width. A value of 0.1 means ±10 %."""
         return float((self.high / self.low) ** 0.5) - 1
 
     def probes_left(self, done: int) -> int:
-        """Estimate how many more probes make the interval narrow enough. At first three probes
-        halve the interval. Later only noise is left, and the noise shrinks with 1 ÷ √n."""
+        """Estimate how many more probes the search needs until the interval is narrow enough. In
+        the beginning, three probes halve the interval. Later the noise of the probes decides, and
+        the width is proportional to 1 ÷ √n after n probes."""
         halving = 3 * log2(log(self.high / self.low) / log((1 + ENOUGH) ** 2))
         settling = done * ((self.width / ENOUGH) ** 2 - 1) / 2 if self.width < 4 * ENOUGH else 0.0
         return max(round(max(halving, settling)), 1)
 
 
 class Model:
-    """The probability distribution of the capacity after these `looks`, which are probed rates with
-    their outcomes."""
+    """A probability distribution of the capacity. `looks` are the probes so far, each with its rate
+    and its outcome."""
 
     def __init__(self, reached: Reached, looks: Sequence[Look] = ()) -> None:
         within, most = reached
@@ -100,13 +104,13 @@ class Model:
         self._weights: Floats = np.exp(belief - belief.max())
 
     def interval(self) -> RateInterval:
-        """Return the 95 % interval of the capacity, and its median."""
+        """Return the 95 % interval and the median of the capacity."""
         return RateInterval(
             *(exp(each) for each in self._quantiles((1 - SURE) / 2, 0.5, (1 + SURE) / 2))
         )
 
     def next_rate(self) -> float:
-        """Return the rate (operations/s) at which a probe is most informative about the
+        """Return the rate (operations/s) at which the next probe will be most informative about the
         capacity."""
         low, high = self._quantiles(0.01, 0.99)
         candidates = np.linspace(low, high, _CANDIDATES)
@@ -119,7 +123,8 @@ class Model:
         return exp(candidates[int(np.argmax(information))])
 
     def _holds(self, at: Floats) -> Floats:
-        """Return the probability that a probe holds, at each log rate and for every c, s and ε."""
+        """Return the probability that a probe holds, for each log rate in `at` and for every
+        combination of c, s and ε."""
         beyond = (at[:, None, None, None] - self._rates[:, None, None]) / _WIDTHS[:, None]
         return np.asarray(_LUCKY + (1 - _LUCKY - _SPOILT) / (1 + np.exp(np.clip(beyond, -50, 50))))
 
@@ -133,8 +138,9 @@ class Model:
 
 
 def interval_of(reached: Reached, looks: Sequence[Look]) -> RateInterval:
-    """Return the interval after these looks. If a rate both held and missed, compute a second
-    interval without the contradicting looks. The returned interval covers both."""
+    """Return the interval of the capacity after the probes in `looks`. If a rate both held and
+    missed, the function also computes a second interval without the contradicting probes. The
+    returned interval covers both intervals."""
     # A rate that both held and missed shows that the machine changes. But the model counts every
     # look as more evidence, so its interval gets narrower. This function therefore computes a
     # second interval, without the looks that contradict the first look at the same rate. The answer

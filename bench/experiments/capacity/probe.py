@@ -1,17 +1,17 @@
-"""One probe of a capacity search: *a run's result and the SLO → held, missed, saturated or paused;
-how far each resource was used*.
+"""Judges one probe of a capacity search: *a run's result and the SLO → the outcome and the use of
+each resource*. The outcome is held, missed, saturated or paused.
 
 A probe is HELD if every expression of the SLO is true and at least 0.99 of the offered operations
-were completed in time. The probe is HELD even if the generator or the machine had trouble. A missed
-probe is the servers' fault, with two exceptions:
-- SATURATED: the generator used 0.9 of a core, or its timer caused the miss. A late timer begins
-  some operations so late that even a median acquire misses the limit. The timer caused the miss if
-  the remaining operations alone would not have missed.
-- PAUSED: the machine kept the load process from running. A pause counts if it lasts at least a
-  quarter of the SLO's limit. The judgement leaves out all acquires that touch such a pause, both
-  hits and misses. If the remaining acquires are too few to judge, the probe is PAUSED. If more than
-  half of the acquires are left out, the probe is missed only if most of the remaining acquires are
-  late.
+were completed in time. This is so even if the generator or the machine had trouble. If a probe is
+not HELD, it is MISSED, and the servers are the cause. There are two exceptions:
+- SATURATED means that the load generator used 0.9 of a core, or that its timer caused the miss. A
+  late timer begins some operations so late that even an acquire with the median latency misses the
+  limit. The timer caused the miss if the other operations alone keep the limit.
+- PAUSED means that the machine paused the load process, and that the remaining acquires do not show
+  a miss. A pause counts if it lasts at least a quarter of the SLO's limit. The judge leaves out all
+  acquires that overlap such a pause, both early and late ones. If too few acquires remain, the
+  probe is PAUSED. If the judge leaves out more than half of the acquires, the probe is MISSED only
+  if most of the remaining acquires are late.
 """
 
 from collections.abc import Sequence
@@ -88,34 +88,38 @@ FSYNC_REPLY = 1.5
 
 @dataclass(frozen=True, slots=True)
 class Slo:
-    """A service level objective: thresholds that must all hold."""
+    """A service level objective (SLO). A load keeps the SLO if it keeps all of its thresholds."""
 
     thresholds: tuple[Threshold, ...]
 
     @property
     def acquire_limit(self) -> Threshold | None:
-        """The first upper limit on a percentile of acquire. Attainment is measured against this
-        limit."""
+        """The first threshold of the SLO that limits a percentile of the acquire latency from
+        above. Attainment is the share of acquires within this limit. None means that the SLO has no
+        such threshold."""
         return next(
             (threshold for threshold in self.thresholds if _is_acquire_limit(threshold)), None
         )
 
     @property
     def figure(self) -> str:
-        """The percentile of acquire that the SLO limits, or p99 if the SLO limits no percentile."""
+        """The percentile of the acquire latency that the SLO limits. It is p99 if the SLO limits no
+        percentile."""
         return self.acquire_limit.metric.path[-1] if self.acquire_limit else "p99"
 
     @property
     def least_operations(self) -> int:
-        """How many operations a probe needs, so that its strictest percentile has a meaning."""
+        """The least number of operations in a probe. With fewer operations, the highest percentile
+        of the SLO would have no meaning."""
         shares = [MISS_SHARES.get(threshold.metric.path[-1], 1.0) for threshold in self.thresholds]
         return int(1.2 * SAMPLES_BEYOND / min(shares))
 
 
 def read_slo(texts: Sequence[str]) -> Slo:
-    """Parse the SLO in `texts`.
+    """Parse the expressions of an SLO in `texts`.
 
-    Raises UsageError for a wrong form, or for a figure that cannot bound a rate.
+    Raises UsageError for a wrong expression. Also raises UsageError for a figure that does not get
+    worse with more load, because such a figure cannot limit a rate.
     """
     thresholds = read_thresholds(texts)
     for threshold in thresholds:
@@ -137,9 +141,10 @@ def read_slo(texts: Sequence[str]) -> Slo:
 def judge_probe(
     rate: float, step: str, result: RunResult, slo: Slo, busy: float | None = None
 ) -> Probe:
-    """Judge a run at the offered `rate` (operations/s).
+    """Judge the run of a probe that offered `rate` operations per second.
 
-    `busy` is the used share of this machine's CPU.
+    `busy` is the share of this machine's CPU time that all processes used. None means that the
+    share is unknown.
     """
     return Probe(
         rate_per_s=rate,
@@ -200,8 +205,9 @@ def _attainment(slo: Slo, result: RunResult) -> Attainment | None:
 
 
 def callers_for(rate: float, scenario: Scenario, slo: Slo) -> int:
-    """Return how many callers keep up `rate` if acquires take twice their limit (Little's law). The
-    result is a power of two, unless the scenario limits the number of callers."""
+    """Return the number of callers that a probe at `rate` needs. The number is large enough even if
+    acquires take twice as long as the SLO's limit (Little's law). It is a power of two, unless the
+    scenario limits the number of callers."""
     limit = slo.acquire_limit
     busy_s = mean_of(scenario.hold) / 1000 + 2 * (limit.limit if limit else 0.01)
     users = LEAST_USERS
@@ -230,13 +236,13 @@ def _is_saturated(result: RunResult, slo: Slo) -> bool:
 
 
 def is_busy(cpu_ratio: float | None) -> bool:
-    """Return whether a load process is at its limit if it uses this share of a core."""
+    """Return whether a load process that uses this share of a core is at its limit."""
     return (cpu_ratio or 0.0) >= BUSY_CORE
 
 
 def _kept(threshold: Threshold, result: RunResult, *, left_out: bool = True) -> bool:
-    """Return whether the run keeps a threshold. With `left_out`, acquires that touch a pause of the
-    machine do not count."""
+    """Return whether the run keeps a threshold. If `left_out` is true, acquires that overlap a
+    pause of the machine do not count."""
     if not _is_acquire_limit(threshold):
         return threshold.judge(result).status == "pass"
     within, due = _within(threshold, result) if left_out else _of_all(threshold, result)
@@ -253,8 +259,8 @@ def _is_acquire_limit(threshold: Threshold) -> bool:
 
 
 def _within(threshold: Threshold, result: RunResult) -> tuple[int, int]:
-    """Return how many operations got their lease within the limit, and how many operations the
-    window has. Acquires that touch a pause are left out of both numbers."""
+    """Return the number of operations that got their lease within the limit, and the number of all
+    operations in the window. Neither number includes acquires that overlap a pause."""
     within, due = _of_all(threshold, result)
     paused = _paused(threshold, result)
     return max(within - _up_to(paused, threshold.limit), 0), max(due - paused.count, 0)
@@ -265,8 +271,8 @@ def _of_all(threshold: Threshold, result: RunResult) -> tuple[int, int]:
 
 
 def _paused(threshold: Threshold | None, result: RunResult) -> Histogram:
-    """Return the acquires that touch a pause. The pause must be long enough to make an acquire miss
-    the limit."""
+    """Return the latencies of the acquires that overlap a pause. Only pauses that can turn a hit
+    into a miss count."""
     if threshold is None:
         return Histogram()
     least_ms = max(PAUSES_MS[0], PAUSE_SHARE * threshold.limit * 1000)
@@ -282,8 +288,8 @@ def _histogram(name: str, result: RunResult) -> Histogram:
 
 
 def _up_to(histogram: Histogram, limit_s: float) -> int:
-    """Return how many samples are below the limit. The comparison has a precision of three
-    digits.
+    """Return how many samples are below the limit. The histogram has a precision of three digits,
+    so the comparison has this precision, too.
     """
     limit_ns = np.array([min(max(round(limit_s * 1e9), 0), HIGHEST_NS)], np.int64)
     return int(histogram.counts[: int(bucket_indices(limit_ns)[0])].sum())
@@ -306,17 +312,17 @@ def _instance(instance: InstanceReport, result: RunResult) -> ProbedInstance:
 
 
 def uses_of(result: RunResult, slo: Slo, busy: float | None = None) -> tuple[ResourceUse, ...]:
-    """Return how far one run used each resource. Resources with an unknown use are left out. `busy`
-    has the same meaning as in `judge_probe`."""
+    """Return how much of each resource the run used. The function leaves out a resource if its use
+    is unknown. `busy` has the same meaning as in `judge_probe`."""
     by_run = (use(result) for use in (_server, _generator, _hot_key, _callers, _fsync))
     return tuple(use for use in (*by_run, _machine(result, busy), _network(result, slo)) if use)
 
 
 def next_limit(uses: Sequence[ResourceUse], gave_out: str = "") -> ResourceUse:
-    """Return the resource that limits the rate next.
+    """Return the resource that will limit the rate first.
 
-    `gave_out` says how the generator reached its limit before any of `uses`. `gave_out` is "" if
-    the generator did not reach its limit.
+    `gave_out` describes how the load generator reached its limit before any resource in `uses` was
+    full. It is "" if the generator did not reach its limit.
     """
     machine = next((use for use in uses if use.name == MACHINE), None)
     if gave_out and machine is not None and (machine.ratio or 0.0) >= FULL:
@@ -343,7 +349,8 @@ def next_limit(uses: Sequence[ResourceUse], gave_out: str = "") -> ResourceUse:
 
 
 def _server_use(instance: InstanceReport, result: RunResult) -> float | None:
-    """Return the share of a core that one instance used under load: CPU per lease × leases/s."""
+    """Return the share of a core that one instance used under load. This share is the CPU time per
+    lease multiplied by the number of leases per second."""
     cpu_s = instance.info.cpu_s if instance.info else None
     leases = result.totals.acquired
     rate = result.rate.achieved_per_s
@@ -362,10 +369,10 @@ def hot_share(scenario: Scenario) -> float:
 
 
 def _grows(name: str, ratio: float, text: str, result: RunResult) -> ResourceUse:
-    """Return the use of a resource whose use grows with the rate.
+    """Return a resource with its use. The use of this resource grows with the rate.
 
-    If the resource is nearly full, the result includes the rate at which the resource would be
-    full.
+    If at least half of the resource is used, the function also computes the rate at which the
+    resource would be full.
     """
     rate = result.rate.achieved_per_s
     return ResourceUse(name, text, ratio, rate / ratio if rate and ratio >= NEARLY_FULL else None)
@@ -387,8 +394,9 @@ def _generator(result: RunResult) -> ResourceUse | None:
 
 
 def _own(result: RunResult) -> tuple[float | None, str]:
-    """Return which share of this machine's CPU time generator and servers used, and a name for
-    these processes. Servers on other machines do not count."""
+    """Return the share of this machine's CPU time that the load generator and the servers used.
+    Also return a name for these processes. Servers on other machines do not count. Return None and
+    "" if the share is unknown."""
     cores = result.environment.usable_cores
     cost = result.cost
     rate = result.rate.achieved_per_s

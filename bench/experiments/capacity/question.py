@@ -1,4 +1,4 @@
-"""The question `capacity` as a value: *which is the highest rate that keeps an SLO, and what limits
+"""Defines the question of `capacity`: *Which is the highest rate that keeps an SLO, and what limits
 this rate?*"""
 
 from __future__ import annotations

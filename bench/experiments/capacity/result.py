@@ -1,8 +1,8 @@
-"""The result of `capacity`: *probes and closed loops, one fleet per point → each point's capacity
-and the capacity's limit*.
+"""Defines the result of `capacity`: *the probes and closed loops of each point → the point's
+capacity and what limits it*.
 
-Rules: the rules of `bench.measure.section` apply. A rate is a number of operations per second. The
-whole result of every run is stored below probes/.
+The rules of `bench.measure.section` apply. All rates are in operations per second. The complete
+result of every run is stored in a folder below probes/.
 """
 
 import math
@@ -34,8 +34,8 @@ class Seen(Enum):
 
 
 class Attainment(Section, frozen=True, kw_only=True):
-    """Acquires that got their lease within the SLO's limit, as a share with its 95 % Wilson
-    interval."""
+    """The share of acquires that got their lease within the SLO's limit, with its 95 % interval
+    (Wilson)."""
 
     within: Annotated[Count, says("acquires within the limit")]
     operations: Annotated[Count, says("all acquires")]
@@ -46,7 +46,7 @@ class Attainment(Section, frozen=True, kw_only=True):
 
 
 class ResourceUse(Section, frozen=True):
-    """The use of one resource."""
+    """The use of one resource, such as CPU or callers."""
 
     name: Annotated[
         str | None, says("name of the resource; null if no resource was measured", label="")
@@ -66,7 +66,7 @@ class ResourceUse(Section, frozen=True):
 
 
 class ProbedInstance(Section, frozen=True, kw_only=True):
-    """One instance under the load of a probe."""
+    """The figures of one Redis instance during a probe."""
 
     address: Annotated[str, says("host and port", label="instance", shown="table")]
     index: Annotated[Count, says("position among the instances", label="#", shown="table")]
@@ -87,7 +87,7 @@ class ProbedInstance(Section, frozen=True, kw_only=True):
 
 
 class ProbeGenerator(Section, frozen=True, kw_only=True):
-    """Figures from the section `generator` of the probe's run."""
+    """The figures of the load generator during a probe."""
 
     cpu_ratio: Annotated[
         Amount | None,
@@ -104,7 +104,7 @@ class ProbeGenerator(Section, frozen=True, kw_only=True):
 
 
 class Probe(Section, frozen=True, kw_only=True):
-    """One open-loop run of the search."""
+    """One probe, which is one open-loop run of the search."""
 
     step: Annotated[
         str,
@@ -157,7 +157,7 @@ class Probe(Section, frozen=True, kw_only=True):
 
 
 class Capacity(Section, frozen=True, kw_only=True):
-    """The range of rates in which the capacity lies, from all probes together."""
+    """The range of rates that contains the capacity. All probes together determine this range."""
 
     low: Annotated[
         Amount | None,
@@ -185,20 +185,20 @@ class Capacity(Section, frozen=True, kw_only=True):
 
     @property
     def width(self) -> float:
-        """Half the interval's relative width, where 0.1 means ±10 %. The value is infinite if an
-        end is not known."""
+        """Half of the interval's relative width. A value of 0.1 means ±10 %. If one end of the
+        interval is unknown, the width is infinite."""
         return float((self.high / self.low) ** 0.5) - 1 if self.low and self.high else math.inf
 
 
 class Knee(Section, frozen=True, kw_only=True):
-    """Among the rates that held, the rate with the most throughput per latency."""
+    """The rate with the best ratio of throughput to latency. Only rates that held count."""
 
     rate_per_s: Annotated[Amount, says("offered")]
     acquire_s: Annotated[Latency, says("at that rate")]
 
 
 class Estimate(Section, frozen=True):
-    """A figure and its 95 % interval."""
+    """The mean of a figure, with its 95 % interval."""
 
     value: Annotated[Amount, says("its geometric mean")]
     low: Annotated[Amount, says("lower end")]
@@ -206,7 +206,7 @@ class Estimate(Section, frozen=True):
 
 
 class Headroom(Section, frozen=True, kw_only=True):
-    """The room left above a target."""
+    """The distance between the capacity and the user's target rate."""
 
     ratio: Annotated[
         float | None,
@@ -248,7 +248,7 @@ class ClosedLoop(Section, frozen=True, kw_only=True):
 
 
 class CapacityPoint(Section, frozen=True, kw_only=True):
-    """One fleet and load."""
+    """One point of a sweep, which is a fleet and a load, with its capacity."""
 
     variables: Annotated[dict[str, str], says("what --sweep has set")]
     scenario: Annotated[Scenario, says("as in a run's result")]
@@ -280,7 +280,8 @@ class CapacityPoint(Section, frozen=True, kw_only=True):
 
 
 class CapacityResult(Document, frozen=True, kw_only=True):
-    """The largest rate that keeps an SLO, and the resource that limits this rate next."""
+    """The result of a capacity search. It has the highest rate that keeps the SLO, and the resource
+    that limits this rate."""
 
     kind: Annotated[Literal["capacity"], says("the command")] = "capacity"
     slo: Annotated[tuple[str, ...], says("expressions that must all hold")]
@@ -299,9 +300,10 @@ def point_name(variables: Mapping[str, str]) -> str:
 
 
 def at_capacity(probes: Sequence[Probe], capacity: Capacity) -> Probe | None:
-    """Return the probe nearest to the capacity, within a factor of two. If two probes are equally
-    near, return the faster probe. The function prefers probes that held, because a missed probe
-    uses all callers and keys, whatever limits it."""
+    """Return the probe whose rate is nearest to the capacity. The two rates differ by a factor of
+    two at most, and the function returns None if there is no such probe. If two probes are equally
+    near, it returns the probe with the higher rate. It prefers probes that held. A missed probe
+    uses all callers and keys, so it does not show which resource is the limit."""
     edge = capacity.likely or capacity.low or capacity.high
 
     def far(probe: Probe) -> tuple[float, float]:

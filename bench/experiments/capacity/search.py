@@ -1,10 +1,11 @@
-"""The next probe of a search: *findings about one fleet → an interval, a rate*. Pure.
+"""Chooses the next probe of a capacity search: *findings about one fleet → an interval and the rate
+of the next probe*. All functions are pure.
 
 - The model (model.py) weighs all probes together and proposes the most informative rate.
-- A probe that the generator spoilt bounds the search like a miss. It says nothing about the
-  servers, so the capacity ignores it.
-- An end of the interval is known only if two probes near it confirm it.
-- The capacity's interval never begins above the highest rate that held. The interval never ends
+- If the load generator spoilt a probe, the search treats the probe as a miss. The capacity ignores
+  this probe, because it shows nothing about the servers.
+- An end of the interval is known only if at least two probes near this end confirm it.
+- The lower end of the interval is never above the highest rate that held. The upper end is never
   below the lowest rate that missed.
 """
 
@@ -46,8 +47,9 @@ Loop = tuple[float, int]
 
 @dataclass(slots=True)
 class Findings:
-    """All results for one point so far. `violated` describes a safety violation in words.
-    `unmeasured` are sentences that say which measurements are missing for lack of time."""
+    """All results that the search has for one point so far. `violated` describes a safety
+    violation, and it is "" if there was none. `unmeasured` holds sentences about measurements that
+    were not made for lack of time."""
 
     probes: list[Probe] = field(default_factory=list)
     callers: list[ClosedLoop] = field(default_factory=list)
@@ -57,11 +59,12 @@ class Findings:
 
     @property
     def counted(self) -> tuple[Seen, ...]:
-        """The outcomes that say something about the servers.
+        """The outcomes that count for the servers' capacity.
 
-        If the servers run on this machine and most probes met a pause, a pause counts as a miss.
-        The capacity then describes the machine in its present state. Servers on other machines are
-        not responsible for such a miss.
+        A paused probe counts as a miss if lockbench started the servers on this machine and more
+        than half of all probes were paused. The capacity is then the capacity of this machine in
+        its present state. If the servers run on other machines, paused probes never count, because
+        these servers did not cause the pause.
         """
         is_here = self.fleet is not None and self.fleet.started
         paused = len(self.rates(Seen.PAUSED))
@@ -70,16 +73,18 @@ class Findings:
         return (Seen.HELD, Seen.MISSED)
 
     def rates(self, outcome: Seen) -> list[float]:
-        """Return the rates of the probes with this outcome."""
+        """Return the rates of all probes that had this outcome."""
         return [probe.rate_per_s for probe in self.probes if probe.seen is outcome]
 
     def outcomes(self, least: float, most: float) -> list[Seen]:
-        """Return the outcomes of the probes between two rates, in order."""
+        """Return the outcomes of all probes with a rate from `least` to `most`, in the order of the
+        search."""
         return [probe.seen for probe in self.probes if least <= probe.rate_per_s <= most]
 
     def looks(self, *also: Seen) -> list[Look]:
-        """Return the probes in the form that the model needs. The result has the probes that count,
-        and the probes with the outcomes `also`."""
+        """Return the rate of each probe, and whether the probe held. This is the form that the
+        model needs. The list contains the probes that count for the capacity. It also contains the
+        probes whose outcome is in `also`."""
         kinds = (*self.counted, *also)
         return [
             (probe.rate_per_s, probe.seen is Seen.HELD)
@@ -89,7 +94,8 @@ class Findings:
 
 
 def loops_within(findings: Findings, slo: Slo) -> list[Loop]:
-    """Return the closed loops that kept the SLO's limits on acquire latency."""
+    """Return the closed loops whose acquire latencies were within the limits of the SLO. The list
+    is empty if the SLO limits no latency."""
     limits = [
         (one.metric.path[-1], one.limit)
         for one in slo.thresholds
@@ -104,16 +110,17 @@ def loops_within(findings: Findings, slo: Slo) -> list[Loop]:
 
 
 def reached_by(findings: Findings, slo: Slo) -> Reached:
-    """Return the highest rate of closed loops within the SLO, and the highest rate of all closed
-    loops. If no loop kept the SLO, the first value is the rate of the slowest loop."""
+    """Return two rates. The first is the highest rate of a closed loop that kept the SLO. If no
+    closed loop kept the SLO, it is the lowest rate of all closed loops. The second is the highest
+    rate of all closed loops."""
     rates = [max(loop.achieved_per_s or 0.0, LEAST_RATE) for loop in findings.callers]
     rates_within = [max(rate, LEAST_RATE) for rate, _ in loops_within(findings, slo)]
     return max(rates_within, default=min(rates, default=1.0)), max(rates, default=1.0)
 
 
 def next_probe(findings: Findings, slo: Slo) -> tuple[RateInterval, float | None]:
-    """Return the interval so far and the rate of the next probe. Misses that the generator caused
-    count here, too. The rate is None if the search is over."""
+    """Return the interval so far and the rate of the next probe. In this function, a miss that the
+    load generator caused also counts as a miss. If the search is over, the rate is None."""
     reached = reached_by(findings, slo)
     looks = findings.looks(Seen.SATURATED)
     interval = interval_of(reached, looks)
@@ -130,10 +137,11 @@ def _rate_against_hope(findings: Findings, slo: Slo) -> float | None:
     """Return the rate of the next probe if no closed loop kept the SLO and no probe has held yet.
     None means that the model chooses the rate.
 
-    A server that never answers in time misses at every rate. Two probes at the lowest rate and one
-    at each of `MIDDLE` show this in seconds. The model alone would lower the rate step by step, and
-    a short budget would end first. The lowest rate alone shows nothing, because a server that is
-    slow after each rest may keep every higher rate.
+    A server that never answers in time misses its limit at every rate. The search finds this out in
+    a few seconds with two probes at the lowest rate and one probe at each rate of `MIDDLE`. If the
+    model chose the rates, it would lower the rate step by step, and a short budget would end before
+    the answer. Probes at the lowest rate are not enough. A server may be slow only after a rest,
+    and then it may keep every higher rate.
     """
     if loops_within(findings, slo) or findings.rates(Seen.HELD):
         return None
@@ -146,16 +154,17 @@ def _rate_against_hope(findings: Findings, slo: Slo) -> float | None:
 
 
 def _against_hope(findings: Findings) -> list[tuple[float, int]]:
-    """Return the rates (operations/s) that must miss before no rate counts as holding. Also return
-    how many misses each rate needs."""
+    """Return pairs of a rate (operations/s) and a number of probes. If that number of probes misses
+    at each of these rates, the search concludes that the fleet keeps no rate."""
     fastest = max((loop.achieved_per_s or 0.0 for loop in findings.callers), default=0.0)
     middle = [(float(f"{share * fastest:.3g}"), 1) for share in MIDDLE if share * fastest > LOWEST]
     return [(LOWEST, LEAST_NEAR), *middle]
 
 
 def holds_nowhere(findings: Findings) -> bool:
-    """Return whether rates near zero and rates in the middle missed, and no probe held. Return
-    False if there is no closed loop, because then the middle is not known."""
+    """Return whether the search can conclude that the fleet keeps no rate. This is true if no probe
+    held, and if enough probes missed both at rates near zero and at rates in the middle. Return
+    False if there is no closed loop, because the middle is then unknown."""
     return (
         bool(findings.callers)
         and not findings.rates(Seen.HELD)
@@ -167,16 +176,16 @@ def holds_nowhere(findings: Findings) -> bool:
 
 
 def _around(findings: Findings, rate: float) -> list[Seen]:
-    """Return the outcomes of the probes at a rate. Probes below the lowest rate count as probes at
-    the lowest rate."""
+    """Return the outcomes of the probes at a rate. If `rate` is the lowest rate of the search, the
+    probes at even lower rates count, too."""
     least = 0.0 if rate <= LOWEST else rate * (1 - SAME)
     return findings.outcomes(least, rate * (1 + SAME))
 
 
 def _paused_last(findings: Findings) -> int:
-    """Return how many of the latest consecutive probes showed nothing because of pauses. The next
-    probe then uses a higher rate. If the higher rate holds, the answer is certain, and a clear miss
-    is visible even on a busy machine."""
+    """Return how many of the latest consecutive probes gave no result because of pauses. The search
+    then tries a higher rate. If a probe at the higher rate holds, this result is certain. A probe
+    far above the capacity misses clearly, which is visible even on a busy machine."""
     number = 0
     for probe in reversed(findings.probes):
         if probe.seen is not Seen.PAUSED or probe.seen in findings.counted:
@@ -186,7 +195,7 @@ def _paused_last(findings: Findings) -> int:
 
 
 def capacity_of(findings: Findings, slo: Slo) -> Capacity:
-    """Return the range in which the servers' capacity lies."""
+    """Return the capacity of the servers as a range of rates."""
     looks = findings.looks()
     interval = interval_of(reached_by(findings, slo), looks)
     held = [rate for rate, is_held in looks if is_held]

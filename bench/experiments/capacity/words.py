@@ -1,5 +1,5 @@
-"""The texts of `lockbench capacity`: *its result → one sentence that answers, tables and
-sentences*, 100 columns wide."""
+"""Writes the texts of `lockbench capacity`: *a capacity result → the answer in one sentence, tables
+and advice*. The texts are 100 columns wide."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -89,8 +89,8 @@ def sheet(result: CapacityResult, place: str = "") -> Sheet:
 
 
 def _keys(point: CapacityPoint, result: CapacityResult) -> tuple[KeyFigure, ...]:
-    """Return the capacity, the share of acquires in time near it, and the resource that is full
-    next."""
+    """Return three key figures. They are the capacity, the share of acquires within the limit near
+    the capacity, and the resource that limits the capacity."""
     near = point.near
     slo = " and ".join(result.slo)
     limit = point.next_limit
@@ -105,7 +105,7 @@ def _keys(point: CapacityPoint, result: CapacityResult) -> tuple[KeyFigure, ...]
 
 
 def _tally(point: CapacityPoint) -> str:
-    """Say how many probes had each outcome."""
+    """Return a text with the number of probes for each outcome."""
     outcomes = Counter(probe.seen for probe in point.probes)
     named = {Seen.HELD: "held", Seen.MISSED: "missed"}
     named |= {Seen.SATURATED: "spoilt by the generator", Seen.PAUSED: "by pauses"}
@@ -183,8 +183,8 @@ def answer(point: CapacityPoint, result: CapacityResult) -> str:
 
 
 def _servers_text(point: CapacityPoint) -> str:
-    """Name the servers that carried the load. If the servers are not known, describe the scenario's
-    servers."""
+    """Return a text that describes the servers of the measurement. If no server was found, the text
+    describes the servers that the scenario asks for."""
     if point.fleet:
         return point.fleet.text
     scenario = point.scenario
@@ -192,8 +192,8 @@ def _servers_text(point: CapacityPoint) -> str:
 
 
 def _headline(point: CapacityPoint, result: CapacityResult) -> str:
-    """Return the answer to the user's question. The answer is about the target if the user named a
-    target."""
+    """Return the answer to the user's question. If the user named a target rate, the answer says
+    whether the fleet keeps the target."""
     return (
         _target(point, point.headroom, result)
         if point.headroom and point.probes
@@ -202,8 +202,9 @@ def _headline(point: CapacityPoint, result: CapacityResult) -> str:
 
 
 def _now(point: CapacityPoint) -> str:
-    """Mention other work that uses much of this machine. The answer may differ without the other
-    work."""
+    """Return a text for the headline if the answer describes this machine only in its present
+    state. This is so if other work used much of the machine, or if pauses of the machine count as
+    misses. Otherwise return ""."""
     others = [probe.others_ratio for probe in point.probes if probe.others_ratio is not None]
     is_busy = bool(others) and median(others) >= OTHERS
     why = f": other programs use {percent(median(others), 0)} of its CPU time" if is_busy else ""
@@ -232,8 +233,8 @@ def _bracket(point: CapacityPoint) -> str:
 
 
 def rate_text(rate: float | None) -> str:
-    """Return a rate with three significant digits. The rate's interval is ten times as wide as the
-    rounding error."""
+    """Return a rate with three significant digits. The rounding error does not matter, because the
+    interval of a rate is at least ten times as wide."""
     return MISSING if rate is None else count(float(f"{rate:.3g}"))
 
 
@@ -273,7 +274,8 @@ def _lines(point: CapacityPoint, result: CapacityResult) -> Iterator[tuple[str, 
 
 
 def _own_share(point: CapacityPoint) -> str:
-    """The SLO limits a latency. Say how much the load process itself adds to this latency."""
+    """Return a sentence that says how much of the measured latency was caused by the load process.
+    Return "" if this is unknown."""
     if (near := point.near) is None:
         return ""
     figure = near.generator.figure
@@ -289,7 +291,8 @@ def _own_share(point: CapacityPoint) -> str:
 
 
 def _target(point: CapacityPoint, headroom: Headroom, result: CapacityResult) -> str:
-    """Say whether the target holds, and how much room is left above it."""
+    """Return a sentence that says whether the fleet keeps the target rate, and how far the capacity
+    is above this rate."""
     probes = [probe for probe in point.probes if probe.rate_per_s == result.target_rate_per_s]
     held = sum(probe.seen is Seen.HELD for probe in probes)
     times = headroom.acquire_s
@@ -329,8 +332,8 @@ def _headroom(point: CapacityPoint, headroom: Headroom, result: CapacityResult) 
 
 
 def _pauses(point: CapacityPoint) -> str:
-    """Say which share of the probes' acquires was left out. The reason is that the machine did not
-    run the load process."""
+    """Return a sentence about the acquires that count neither as hits nor as misses. During these
+    acquires the machine did not run the load process. Return "" if there are no such acquires."""
     touched = [probe for probe in point.probes if probe.left_out]
     if not touched:
         return ""
@@ -360,7 +363,7 @@ def _sweep_lines(result: CapacityResult) -> Iterator[tuple[str, str]]:
 
 
 def figures(result: CapacityResult) -> list[Figure]:
-    """Return one figure per point that shows the latency at each rate."""
+    """Return a picture for each point, which shows the latency at each rate."""
     pictures = (
         _search_picture(point, result, number) for number, point in enumerate(result.points)
     )

@@ -1,2 +1,2 @@
-"""The commands `compare` and `gate`. They ask whether B is worse than A: *sides → interleaved pairs
-→ PASS, FAIL or not known*."""
+"""Contains the commands `compare` and `gate`, which ask whether B is worse than A: *the sides →
+interleaved pairs of runs → PASS, FAIL or not known*."""

@@ -1,9 +1,9 @@
-"""`lockbench compare` and `lockbench gate`: *stored results, scenarios, recipes, revisions →
-ratios, and one word*.
+"""Defines the commands `lockbench compare` and `lockbench gate`: *stored results, scenarios,
+recipes or revisions → ratios and one verdict*.
 
-Rules: the command refuses wrong options before anything starts. A missing side is a usage error
-with exit code 2. A missing side never counts as noise (exit code 4). A comparison measures the
-noise (A/A). For this purpose it runs the first side twice in every round.
+A command refuses wrong options before it starts servers or load. A missing side is a usage error,
+which has exit code 2. It never leads to exit code 4, which stands for noise. A comparison also
+measures the noise. To measure it, the comparison runs the first side twice in every round (A/A).
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ OPEN = ("acquire.p50", "acquire.success")
 
 @dataclass(frozen=True, slots=True)
 class ComparisonOptions(Options):
-    """The options that `compare` and `gate` share, except scenario and outputs. `variables` are the
-    scenario keys in which the sides may differ."""
+    """The options that both `compare` and `gate` have, without the scenario and the outputs.
+    `variables` holds the names of the settings in which the sides may differ."""
 
     pairs: int
     tolerance: float
@@ -211,8 +211,9 @@ def gate(
     The gate runs two scenarios, revisions or installed versions in turns on equal servers until the
     answer is certain. PASS means that the interval of the change ends within the tolerance. FAIL
     means that the candidate is certainly worse, and that its measured change exceeds the tolerance.
-    Commands, bytes, round trips and connections per acquire must not grow at all. Stored runs hold
-    only averages of these counts, so there the gate fails if the growth is certain and above 1 %.
+    Commands, bytes, round trips and connections per acquire must not grow at all. A stored run
+    contains only averages of these counts. So a gate of stored runs fails if the growth is certain
+    and above 1 %.
 
     SCENARIO.toml is the load for revisions and installed versions.
     """
@@ -335,8 +336,8 @@ def _stored(
 def _metrics(
     kind: Kind, names: Sequence[str], load: Scenario
 ) -> tuple[tuple[Metric, ...], tuple[Metric, ...]]:
-    """Return each figure to judge once, and the figures that a gate only shows. Raises UsageError
-    for a wrong name."""
+    """Return the metrics that the command judges, and the metrics that it only shows. Each metric
+    occurs only once. Raises UsageError for a wrong name."""
     from bench.gates.threshold import find_metric, shown_at
 
     shown = shown_at("compare")

@@ -1,19 +1,22 @@
-"""The counted cost of an acquire: *the two sides of a gate → commands, bytes, round trips and
-connections, exactly*.
+"""Counts the exact cost of an acquire and its release: *the two sides of a gate → commands, bytes,
+round trips and connections of each side*.
 
 Rules
-- One caller acquires a free resource through a relay that counts. The result is the median of a few
-  cycles. For round trips the result is the minimum, because a stall can only add round trips. If
-  the candidate costs more, the gate fails. There is no tolerance.
-- The relay holds replies back until all sides have been silent for `QUIET_S`. Then the relay hands
-  over all replies at once. All commands that a client sends between two hand-overs form one round
-  trip. The number of instances and the machine's speed make no difference.
-- INFO and its reply are not counted. lockcore sends INFO at most four times a second, to learn
-  whether databases were swapped. So a cycle on a slow machine would contain more INFO commands. The
-  length of INFO's reply also changes from call to call.
-- A child process with the side's own packages runs the cycles. The child runs the function `serve`
-  of this file, and the child must import something from the side's packages. Otherwise both sides
-  would run the same code, and every gate would pass. The child's protocol is:
+- One caller acquires a free resource through a relay that counts the traffic. The caller makes a
+  few cycles, and each cost is the median over these cycles. Only the number of round trips is the
+  minimum, because a stall can only add round trips. If any cost of the candidate is higher, the
+  gate fails. There is no tolerance.
+- The relay keeps the replies of the servers until the client and all servers have been silent for
+  `QUIET_S`. The relay then sends all waiting replies to the client at once. All commands that the
+  client sends between two such deliveries form one round trip. So the number of round trips depends
+  neither on the number of instances nor on the speed of the machine.
+- The relay does not count INFO and its reply. lockcore sends INFO at most four times a second,
+  because it must notice when databases are swapped. On a slow machine a cycle takes longer, so it
+  would contain more INFO commands. The length of the reply to INFO also changes from call to call.
+- A child process makes the cycles, and it searches the side's own packages first. The child process
+  runs the function `serve` of this file. It must import at least one module from the side's
+  packages. Otherwise both sides would run the same code, and every gate would pass. The child
+  process uses this protocol:
 
     {"recipe": …, "targets": […], "ttl_ms": …, "folders": […]}    the first line on stdin; the
                     answer is `ready`
@@ -66,7 +69,7 @@ COUNTED = ("commands", "bytes_sent", "bytes_received", "connections")
 
 
 def count_exactly(order: CompareOrder) -> Exact:
-    """Return the costs of the first two sides next to each other.
+    """Count the costs of the first two sides, and compare them.
 
     Raises UsageError like `costs_of`.
     """
@@ -78,9 +81,10 @@ def count_exactly(order: CompareOrder) -> Exact:
 
 
 def costs_of(side: Side, server: str | None) -> Costs:
-    """Return the costs of one cycle.
+    """Count the costs of one cycle of a side.
 
-    Raises UsageError if nothing from the side's packages is used, and BenchError.
+    Raises UsageError if the recipe imports nothing from the side's packages. Raises BenchError if
+    the costs cannot be counted.
     """
     scenario = side.scenario
     if find_recipe(scenario.recipe).about.replicated:
@@ -116,8 +120,8 @@ def costs_of(side: Side, server: str | None) -> Costs:
 def _asked(child: Child, line: str, expected: str, relay: CountingRelay) -> Counter[str]:
     """Send a line to the child. Return the traffic that was counted before the child's answer.
 
-    The protocol consists of plain text lines, because the child may run another revision of the
-    code.
+    The two processes exchange lines of plain text, because the child may run another revision of
+    the code.
     """
     try:
         child.write(line + "\n")
@@ -140,11 +144,11 @@ def _asked(child: Child, line: str, expected: str, relay: CountingRelay) -> Coun
 
 
 class Exchange:
-    """Counts the commands and replies that pass through one connection. INFO and the reply to INFO
-    do not count.
+    """A counter of the commands and replies that pass through one connection. INFO and the reply to
+    INFO do not count.
 
-    Replies come in the order of the commands. Between replies there may be published messages,
-    which belong to no command.
+    A server sends its replies in the order of the commands. A server may also send published
+    messages between two replies. A published message is not the reply to a command.
     """
 
     def __init__(self, count: Callable[[str, int], None]) -> None:
@@ -158,7 +162,7 @@ class Exchange:
         self._asked: deque[bytes] = deque()
 
     def ask(self, chunk: bytes) -> None:
-        """Count a chunk that the client sends."""
+        """Count the commands and bytes in a chunk of data from the client."""
         for line in chunk.splitlines(keepends=True):
             self._request_bytes += len(line)
             self._commands.feed(line)
@@ -173,7 +177,7 @@ class Exchange:
             self._request_bytes = 0
 
     def answer(self, chunk: bytes) -> None:
-        """Count a chunk that the server sends."""
+        """Count the bytes in a chunk of data from the server."""
         for line in chunk.splitlines(keepends=True):
             self._reply_bytes += len(line)
             self._replies.feed(line)
@@ -197,7 +201,7 @@ class CountingRelay:
     """A relay between a client and the servers on loopback. The relay listens on `ports`, with one
     port per server in the order of the servers.
 
-    The relay passes data only while `until_said` waits.
+    The relay passes data on only while a call of `until_said` is waiting.
     """
 
     def __init__(self, targets: Sequence[int]) -> None:
@@ -214,8 +218,9 @@ class CountingRelay:
             self.ports.append(listener.getsockname()[1])
 
     def until_said(self, child: Child) -> tuple[str, Counter[str]]:
-        """Return the next line of `child`, and the traffic before the line came. The traffic
-        includes data that was still under way when the line came."""
+        """Wait for the next line from `child`. Return this line, and the traffic that the relay
+        counted during the wait. The method then waits until no more data arrives, so the traffic is
+        complete."""
         self._counts = Counter()
         quiet = 0
         lines = list[str]()
@@ -292,9 +297,10 @@ class CountingRelay:
         del self._held[ends[0]]
 
     def _let_go(self) -> bool:
-        """Hand over all waiting replies. The hand-over ends one round trip.
+        """Send all waiting replies to the clients. If there were such replies, one round trip is
+        over, and the method counts it.
 
-        Returns False if there were no replies.
+        Returns False if no reply was waiting.
         """
         waiting = {client: held for client, held in self._held.items() if held}
         for client, held in waiting.items():
@@ -307,8 +313,8 @@ class CountingRelay:
 
 
 def serve() -> None:
-    """Run the cycles that stdin requests. All cycles are alike, because the resource is always free
-    and nothing is retried."""
+    """Run one cycle for each line on stdin. All cycles are the same, because the resource is always
+    free and the caller never retries."""
     order = json.loads(sys.stdin.readline())
     settings = RecipeSettings(
         key_prefix="lockbench:cycles:", max_ttl_ms=order["ttl_ms"], instance_timeout_ms=PATIENCE_MS
@@ -332,8 +338,8 @@ def serve() -> None:
 
 
 def _is_used(folders: Sequence[str]) -> bool:
-    """Return whether a module was imported from these folders. Return True if there are no
-    folders."""
+    """Return whether this process has imported a module from one of `folders`. Return True if
+    `folders` is empty."""
     places = (getattr(module, "__file__", None) or "" for module in tuple(sys.modules.values()))
     return not folders or any(
         Path(place).is_relative_to(folder) for place in places for folder in folders

@@ -1,9 +1,11 @@
-"""The answer of `compare` and `gate`: *sides and their runs → one judged, written result*.
+"""Runs `compare` and `gate` and answers their question: *sides and their runs → one judged and
+stored result*.
 
-Rules: a gate has one baseline and one candidate. The gate counts the exact costs first. If one cost
-grew, the gate fails without running a pair. The gate stops at the first look that gives an answer.
-A comparison compares every side with the first side. To measure the noise, it also runs the first
-side a second time (A/A). After Ctrl-C the finished runs are judged and kept.
+A gate has one baseline and one candidate. It counts the exact costs of both sides before it runs a
+pair. If the candidate has a higher cost, the gate fails without running a pair. Otherwise the gate
+stops at the first planned look that gives an answer. A comparison compares every side with the
+first side. To measure the noise, a comparison also runs the first side a second time (A/A). After
+Ctrl-C the command judges and keeps the finished runs.
 """
 
 from collections.abc import Iterator
@@ -54,8 +56,8 @@ def compare_now(order: CompareOrder, say: Show) -> Done[ComparisonResult]:
 
 
 def _so_far(plan: Comparison, rounds: Rounds) -> tuple[str, bool]:
-    """Return the interim figures as text, and whether a gate has its answer. A gate answers only at
-    its planned looks. But a violated or invalid run ends the gate at once."""
+    """Return the interim figures as text, and whether a gate can stop. A gate stops only at its
+    planned looks. Only a violated or an invalid run ends the gate earlier."""
     question = _asked(plan, rounds)
     texts = [
         f"{metric_text(one.metric).removeprefix('acquire.')} {change_text(one.ratio)}, "

@@ -1,17 +1,17 @@
-"""Judges two sides by pairs of runs: *values per pair → ratio with its interval; runs and ratios →
-one verdict word*.
+"""The judge compares two sides by pairs of runs: *the two sides' values → a ratio with its interval
+→ one verdict*.
 
-Rules, in addition to the gate's rules (README of this folder):
-- For a share of acquires, the judge compares the difference in points. A user may accept 10 % less
-  speed, but not 10 % fewer locks.
-- A run without a single acquired lock has the worst value.
-- The judge ignores a pair in which neither side has a value. If only one side of a pair has a
-  value, no figure passes.
-- No figure of an INVALID run is judged. In this case only violations and counted costs can fail a
-  gate.
-- Commands, bytes and round trips per acquire may not grow. Stored runs hold only averages of these
-  counts. In stored runs, growth fails if it is certain and above `COUNTED_MORE`, whatever the
-  tolerance is.
+The README of this folder has the gate's rules. These rules apply, too:
+- For a share of acquires, the judge compares the difference in percentage points. The reason is
+  that a user may accept a rate that is 10 % lower, but nobody accepts that 10 % more acquires fail.
+- A run in which no caller acquired a lock gets the worst possible value.
+- The judge ignores a pair in which neither side has a value. If only one side of a pair has a value
+  of a figure, that figure cannot pass.
+- The judge does not judge the figures of an INVALID run. Only violations and counted costs can fail
+  a gate that contains an INVALID run.
+- The numbers of commands, bytes and round trips per acquire must not grow. A stored run contains
+  only the averages of these numbers. So a gate of stored runs fails if the growth is certain and
+  larger than `COUNTED_MORE`. The gate's tolerance does not matter here.
 
 `earned` judges a stored comparison again, with the same functions that judge a new comparison.
 """
@@ -85,10 +85,12 @@ Costs = Mapping[str, float]
 
 @dataclass(frozen=True, slots=True)
 class ComparisonRequest:
-    """The question that the runs must answer. New runs and stored runs have the same question.
+    """The question that a comparison must answer. The question has the same form for new runs and
+    for stored runs.
 
     `labels` are the names of the sides. `noise` holds the indices of A/A sides. `cpu_share` is the
-    share of the tolerance that CPU gets. `looks` says after how many pairs a gate may stop.
+    share of the tolerance that CPU gets. `looks` holds the numbers of pairs after which a gate may
+    stop.
     """
 
     kind: Kind
@@ -104,7 +106,8 @@ class ComparisonRequest:
 
 @dataclass(frozen=True, slots=True)
 class Sides:
-    """The values of two sides. A value is None if the run has no value, and inf if acquires failed.
+    """The values of one figure on two sides, with one value per run. A value is None if the run did
+    not measure the figure. A value is inf if acquires failed.
 
     `paired` means that the i-th values of both sides come from the same round.
     """
@@ -114,9 +117,10 @@ class Sides:
     paired: bool = True
 
     def known(self, *, zero: bool) -> tuple[list[float], list[float], int]:
-        """Return the comparable values of both sides, and how many pairs are torn. In a torn pair
-        only one side has a value. Paired sides keep only whole pairs. Other sides keep all values.
-        `zero`: whether 0 counts as a value."""
+        """Return the comparable values of the first side, those of the second side, and the number
+        of torn pairs. In a torn pair only one side has a value. If the sides are paired, the method
+        drops every pair that has no value on one side. If the sides are not paired, the method
+        drops only missing values. The value 0 counts as missing unless `zero` is true."""
         first, second = (
             [finite(one) if one or zero else None for one in side]
             for side in (self.first, self.second)
@@ -133,32 +137,35 @@ class Sides:
 
 
 def gate_confidence(metrics: int, looks: int = 1) -> float:
-    """Return the confidence of a gate's two-sided interval. A gate FAILs only if the better end of
-    this interval is worse than no change. The gate judges `metrics` figures at each of `looks`
-    looks. The function divides FALSE_ALARM equally between all these judgements. The union bound is
-    valid even if the figures depend on each other. Source: repeated confidence intervals, Jennison
-    and Turnbull, J. R. Stat. Soc. B 51 (1989); spending, Lan and DeMets, Biometrika 70 (1983)."""
+    """Return the confidence of a gate's two-sided interval. A gate can FAIL only if the whole
+    interval shows a change for the worse. The gate judges `metrics` figures at `looks` different
+    times. Each of these `metrics` × `looks` judgements gets an equal share of FALSE_ALARM. The sum
+    of the shares bounds the chance of a false alarm even if the figures depend on each other (union
+    bound). The method is that of repeated confidence intervals (Jennison and Turnbull 1989, Journal
+    of the Royal Statistical Society B 51) with alpha spending (Lan and DeMets 1983, Biometrika
+    70)."""
     return 1 - 2 * FALSE_ALARM / (metrics * looks)
 
 
 def gate_shift(values: Callable[[float], Shift], metrics: int, looks: int) -> Shift:
-    """Return the shift that a gate judges. The `low` end of the shift has the confidence of
-    `gate_confidence`. The `high` end is wrong in at most MISSED of all gates. The function `values`
-    takes a confidence, and returns the shift with an interval of this confidence.
+    """Return the shift on which a gate decides. Its end `low` comes from an interval with the
+    confidence that `gate_confidence` returns. Its end `high` is wrong in at most the share MISSED
+    of all gates. The argument `values` is a function that takes a confidence and returns the shift
+    with an interval of this confidence.
 
-    A gate passes only if the high end of *every* metric lies within its tolerance. So a PASS can be
-    wrong only if the high end is wrong for the metric that really is worse. Therefore MISSED is
-    divided between the looks, but not between the metrics. Source: intersection-union tests,
-    Berger, Technometrics 24 (1982); one-sided tests of equivalence, Schuirmann, J. Pharmacokinet.
-    Biopharm. 15 (1987).
+    A gate passes only if the high end of *every* metric lies within its tolerance. If one metric is
+    really worse, a wrong PASS needs a wrong high end for this metric. For this reason the function
+    divides MISSED by the number of looks. It does not divide MISSED by the number of metrics. The
+    method combines an intersection-union test (Berger 1982, Technometrics 24) with one-sided tests
+    of equivalence (Schuirmann 1987, Journal of Pharmacokinetics and Biopharmaceutics 15).
     """
     worse = values(gate_confidence(metrics, looks))
     return replace_fields(worse, high=values(1 - 2 * MISSED / looks).high)
 
 
 def gate_looks(pairs: int, metrics: int) -> tuple[int, ...]:
-    """Return after how many pairs a gate looks for an answer. The numbers grow geometrically, up to
-    `pairs`."""
+    """Return the numbers of pairs after which a gate judges its figures. The numbers grow
+    geometrically, up to `pairs`."""
     # All looks share the allowed false alarms, so more looks need a higher confidence. A higher
     # confidence needs more pairs before the first look. A later first look leaves room for fewer
     # looks. `number` is the number of looks that sets the confidence. The loop tries larger and
@@ -181,9 +188,9 @@ def gate_looks(pairs: int, metrics: int) -> tuple[int, ...]:
 
 
 def figure_verdict(kind: Kind, worse: Shift, tolerance: float, *, counted: bool = False) -> Word:
-    """Return the verdict of a gate or a comparison on a shift. A shift above 0 is worse. A
-    `tolerance` of 0.1 means 10 %. A `counted` figure fails when its growth is certain and above
-    `COUNTED_MORE`."""
+    """Return the verdict on the shift of one figure. If the shift is above 0, the second side is
+    worse. A `tolerance` of 0.1 means 10 %. `counted` is true for a counted cost in stored runs. A
+    counted cost fails if its growth is certain and larger than `COUNTED_MORE`."""
     limit = log(1 + tolerance)
     if counted and worse.low > 0 and worse.shift > log(1 + COUNTED_MORE):
         return "fail"
@@ -205,10 +212,11 @@ def judge_figure(
     metrics: int = 1,
     looks: int = 1,
 ) -> Judged:
-    """Judge one figure of two sides. The baseline's values come first.
+    """Judge one figure of two sides. `values.first` holds the values of the baseline.
 
-    A gate judges `metrics` figures at each of `looks` looks. This function judges one figure at one
-    look. A comparison asks whether the sides differ, and by how much.
+    A gate judges `metrics` figures at `looks` different times. One call of this function judges one
+    figure at one of these times. A comparison asks whether the sides differ, and how large the
+    difference is.
     """
     shares = metric.path[0] == "outcome_shares"
     first, second, torn = values.known(zero=shares)
@@ -256,7 +264,7 @@ def judge_figure(
 def _without_word(
     metric: Metric, first: Sequence[float], second: Sequence[float], *, paired: bool
 ) -> Judged:
-    """Return one figure of two sides with both medians, not yet judged."""
+    """Return one figure of two sides with both medians. The verdict is still "inconclusive"."""
     first_median = median(first) if first else None
     second_median = median(second) if second else None
     return Judged(
@@ -273,15 +281,15 @@ def _without_word(
 
 
 def _ratio(shift: float, share: float | None) -> float | None:
-    """Return the ratio second ÷ first. `shift` is a difference of logarithms, or a difference in
-    points if `share` is the first side's share."""
+    """Return the ratio second ÷ first. If `share` is None, `shift` is a difference of logarithms.
+    Otherwise `share` is the first side's share, and `shift` is a difference of two shares."""
     if isinf(shift) or share == 0:
         return None
     return exp(shift) if share is None else 1 + shift / share
 
 
 def _word(kind: Kind, worse: Shift, tolerance: float, of: Judged) -> tuple[Word, str | None]:
-    """Return the verdict on a shift, and the reason if the verdict is inconclusive."""
+    """Return the verdict on a shift. Also return the reason if the verdict is inconclusive."""
     counted = kind == "gate" and not of.paired and of.metric in COUNTED
     # If there are too few pairs for a FAIL, there are also too few pairs for a PASS.
     if worse.low == -inf:
@@ -299,8 +307,8 @@ def _word(kind: Kind, worse: Shift, tolerance: float, of: Judged) -> tuple[Word,
 
 
 def values_of(runs: Iterable[ComparedRun], side: int, metric: Metric) -> list[float | None]:
-    """Return one figure of a side, with one value per round. A value is the geometric mean over the
-    round's runs, or None if one run has no value."""
+    """Return the values of one figure on one side. There is one value per round, which is the
+    geometric mean over the round's runs. The value is None if one of these runs has no value."""
     rounds: dict[int, list[float | None]] = {}
     for run in runs:
         if run.side == side:
@@ -321,15 +329,15 @@ def middle(values: Sequence[float | None]) -> float | None:
 
 
 def tolerance_of(metric: Metric, tolerance: float, cpu_share: float) -> float:
-    """Return the tolerance of a metric. CPU is the most precise figure of interleaved runs. So its
-    tolerance is multiplied by `cpu_share`."""
+    """Return the tolerance of a metric. The tolerance of the client's CPU is multiplied by
+    `cpu_share`. Interleaved runs measure CPU more precisely than every other figure."""
     return tolerance * (cpu_share if metric.name == CPU else 1)
 
 
 def judge_figures(question: ComparisonRequest, runs: Sequence[ComparedRun]) -> Iterator[Judged]:
     """Yield one entry for each metric of each side after the first. If a user interrupts a gate
-    between two looks, the gate's figures are not judged. Otherwise the user could watch the figures
-    and stop the gate at a convenient moment."""
+    between two looks, every entry is inconclusive. This rule prevents that a user watches the
+    figures and stops the gate at a convenient moment."""
     finished = len({run.pair for run in runs})
     next_look = next((look for look in question.looks if look >= finished), finished)
     for index, label in list(enumerate(question.labels))[1:]:
@@ -360,7 +368,8 @@ def judge_figures(question: ComparisonRequest, runs: Sequence[ComparedRun]) -> I
 def judge_thresholds(
     question: ComparisonRequest, runs: Sequence[ComparedRun]
 ) -> Iterator[SideThreshold]:
-    """Yield the thresholds of every side, except A/A sides and the baseline of a gate."""
+    """Yield the judged thresholds of each side. The function leaves out A/A sides and the baseline
+    of a gate."""
     for index, label in enumerate(question.labels):
         own = [run for run in runs if run.side == index]
         if own and index not in question.noise and (index or question.kind == "compare"):
@@ -370,7 +379,8 @@ def judge_thresholds(
 
 
 def judge_exact(baseline: Costs, candidate: Costs) -> Exact:
-    """Return the costs of both sides, and a failure for each cost that grew."""
+    """Return the section with the costs of both sides. The section has one failure for each cost
+    that grew."""
     return exact_of(
         [
             ExactRow(name=name, first=first, second=candidate[name])
@@ -380,7 +390,8 @@ def judge_exact(baseline: Costs, candidate: Costs) -> Exact:
 
 
 def exact_of(rows: Sequence[ExactRow]) -> Exact:
-    """Return these counts as a section of the result. A count that grew is a failure."""
+    """Return the section of the result for these costs. The section has one failure for each cost
+    that grew."""
     grown = (row for row in rows if row.second > row.first)
     failures = (
         f"{row.name.replace('_', ' ')} per acquire: {row.first:g} → {row.second:g}" for row in grown
@@ -432,8 +443,8 @@ def earned(result: ComparisonResult) -> ComparisonResult:
 
 
 def _asked_of(result: ComparisonResult) -> ComparisonRequest:
-    """Return the question of a stored result. The function derives the question from the figures'
-    roles and from CPU's tolerance."""
+    """Return the question that a stored result answers. The function derives the judged metrics
+    from the figures' roles, and `cpu_share` from the tolerance of CPU."""
     noise = frozenset(entry.side for entry in result.metrics if entry.role == "noise")
     first = [entry for entry in result.metrics if entry.side == 1]
     cpu = [entry.tolerance_ratio or 0.0 for entry in first if entry.metric == CPU]
@@ -463,7 +474,8 @@ def judge_comparison(
 ) -> ComparedVerdict:
     """Return the verdict over all sides.
 
-    `metrics` are the figures that decide. `stopped` is the reason why not all pairs were run.
+    `metrics` holds the figures that decide the verdict. `stopped` gives the reason if some planned
+    pairs were not run.
     """
     invalid = _first(runs, labels, "invalid")
     worse = [
@@ -502,9 +514,10 @@ def judge_comparison(
 
 
 def combine_thresholds(runs: Iterable[ComparedRun]) -> list[JudgedThreshold]:
-    """Return one entry per threshold, over all runs of one side. A safety threshold fails if it
-    fails in one run. For other thresholds, it uses the median of the decided runs. If fewer than
-    half of the runs are decided, the threshold may fail but never pass."""
+    """Return one entry per threshold, which covers all runs of one side. A safety threshold fails
+    if it fails in one run. The entry of any other threshold is the entry of the median run. Only
+    runs in which the threshold was decided count for this median. If the threshold was decided in
+    fewer than half of the runs, it may fail but never pass."""
     combined = []
     for entries in zip(*(run.thresholds for run in runs), strict=True):
         decided = sorted((one for one in entries if one.status != "inconclusive"), key=value_of)
@@ -547,8 +560,8 @@ def _undecided(kind: Kind, runs: Sequence[ComparedRun], metrics: Sequence[Judged
 
 
 def _first(runs: Sequence[ComparedRun], labels: Sequence[str], status: str) -> list[str]:
-    """Return one sentence about the runs with this status. Return nothing if there are no such
-    runs."""
+    """Return a list with one sentence about the runs that have this status. The list is empty if no
+    run has this status."""
     bad = [run for run in runs if run.status == status]
     if not bad:
         return []

@@ -1,11 +1,11 @@
-"""Interleaves runs, so that changes of the machine affect all sides: *sides → rounds of short
-runs*.
+"""Runs the sides of a comparison alternately, so that a change of the machine affects all sides: *a
+list of sides → rounds of short runs*.
 
-Rules, in addition to the README: the order of the sides and the assignment of the equal fleets are
-random. All sides of a round have the same seed. If the faults of one side need proxies or the shim,
-the servers of all sides get proxies or the shim. So the sides differ only in their faults. An
-open-loop round with a late timer is repeated, because the same delay on both sides hides their
-difference.
+The README of this folder has the general rules. These rules apply, too. In every round, the order
+of the sides is random. It is also random which of the equal fleets a side uses. All sides of a
+round have the same seed. If the faults of one side need proxies or the shim, the servers of all
+sides get them. So the sides differ only in their faults. The timer of an open-loop round may be
+late, which adds the same delay to both sides and hides their difference. Such a round is repeated.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ HERE = Path(__file__).resolve().parents[3]
 class Side:
     """One side of a comparison.
 
-    `python_path`: the folders in which the side's processes first search for packages. `is_noise`:
-    this side is a second run of the first side (A/A).
+    `python_path` lists the folders in which the side's processes search for packages first.
+    `is_noise` is true if this side only repeats the first side to measure the noise (A/A).
     """
 
     label: str
@@ -74,9 +74,10 @@ class Side:
     is_noise: bool = False
 
     def described(self, run: RunResult) -> RunResult:
-        """Return the run with this side's form of lockcore and this side's packages. `run` has the
-        data of this leading process, so the function asks a fresh interpreter of the side. A side
-        without `python_path` has the same data as this process."""
+        """Return `run` with the package versions and the form of lockcore (compiled or source) that
+        this side uses. The input `run` has the versions of the current process. So the method
+        starts a fresh interpreter with the side's packages and asks it for the versions. If the
+        side has no `python_path`, the method returns `run` unchanged."""
         if not self.python_path:
             return run
         process = subprocess.run(
@@ -93,18 +94,19 @@ class Side:
         return structs.replace(run, environment=structs.replace(run.environment, **brought))
 
     def environ(self) -> dict[str, str]:
-        """Return the environment of the side's load processes. These processes use the bench that
-        runs now, whatever folder they start in."""
+        """Return the environment variables for the side's load processes. These processes import
+        the bench of the current process, even if they start in another folder."""
         path = filter(None, [*self.python_path, os.environ.get("PYTHONPATH", ""), str(HERE)])
         return {**os.environ, "PYTHONPATH": os.pathsep.join(path)}
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The plan of a comparison. Every side is compared with the first of `sides`. `judged` are the
-    figures that decide the verdict. There are at most `pairs` rounds. `looks` says after how many
-    rounds a gate may stop. `cpu_share` is the share of the tolerance that CPU gets. `bind` is the
-    address where other hosts join."""
+    """The plan of a comparison. The comparison compares each side with the first element of
+    `sides`. `judged` holds the metrics that decide the verdict. There are at most `pairs` rounds.
+    `looks` holds the numbers of rounds after which a gate may stop. The tolerance of CPU is
+    `cpu_share` times the general tolerance. Workers on other hosts connect to the address
+    `bind`."""
 
     kind: Kind
     sides: Sequence[Side]
@@ -125,9 +127,10 @@ CompareOrder = ExperimentOrder[Comparison]
 
 @dataclass(slots=True)
 class Rounds:
-    """The finished rounds. `runs` has one entry per run. `results` has one result per side, which
-    describes the side. `repeated` says how many rounds were discarded because a run was INVALID.
-    `stopped` is the reason why the other rounds were not run."""
+    """The finished rounds of a comparison. `runs` has one entry per run. `results` maps each side
+    to one result, which describes the side's settings. `repeated` is the number of rounds that were
+    discarded and run again, because a run was INVALID or a side ended early. `stopped` gives the
+    reason if an error prevented more rounds."""
 
     runs: list[ComparedRun]
     results: dict[int, RunResult]
@@ -138,20 +141,22 @@ class Rounds:
 
     @property
     def finished(self) -> int:
-        """The number of finished rounds."""
+        """The number of rounds in which the runs of all sides finished."""
         return len({run.pair for run in self.runs})
 
     def values(self, side: int, metric: Metric) -> list[float | None]:
-        """Return one figure of a side, with one value per round. A value is the geometric mean over
-        the round's runs, or None if one run has no value."""
+        """Return the values of one figure on one side. There is one value per round, which is the
+        geometric mean over the round's runs. The value is None if one of these runs has no
+        value."""
         return values_of(self.runs, side, metric)
 
 
 def take_turns(plan: Comparison) -> bool:
-    """Return whether all sides can run at once and alternate in time slices. lockbench must start
-    the servers, each side must have one load process, and there must be no other hosts and no
-    telemetry. The load must be a closed loop without faults, because a schedule or a fault would
-    continue while a side waits. Operations must end well within a time slice."""
+    """Return whether all sides can run in parallel and alternate in time slices. Several conditions
+    must be met. lockbench starts the servers. Each side has exactly one load process. No other host
+    takes part, and no telemetry is exported. The load is a closed loop without faults, because an
+    arrival schedule or a fault would continue while a side is paused. A hold or a rest is at most
+    SHORT_MS long, so that an operation ends well within a time slice."""
     loads = [side.scenario for side in plan.sides]
     go_on = any(one.targets or one.faults or one.rate_per_s or one.processes > 1 for one in loads)
     short = all(max(one.hold.ms, one.think.ms) <= SHORT_MS for one in loads)
@@ -165,8 +170,9 @@ def run_pairs(
 ) -> Rounds:
     """Run all rounds.
 
-    `so_far` returns the interim text after each round, and whether the rounds are enough. Raises if
-    the first round fails.
+    The function calls `so_far` after each round. `so_far` returns the interim text for the progress
+    line. It also returns True if no more rounds are needed. If the first round fails, the function
+    raises BenchError or KeyboardInterrupt.
     """
     plan = order.plan
     done = Rounds([], {})
@@ -227,9 +233,9 @@ def _there_and_back(
 def _in_turns(
     fleets: _Fleets, there: Sequence[int], number: int, interrupts: Interrupts
 ) -> RoundResults:
-    """Run all sides at the same time, each side once.
+    """Run each side once, and run all sides in parallel.
 
-    If one side fails, the function ends the other sides, too.
+    If the run of one side fails, the function ends the runs of the other sides, too.
     """
     # The runs take place in threads, where Ctrl-C raises no exception. All runs check `wishes`
     # instead. Ctrl-C increases the count of `wishes`, and the first run that fails also increases
@@ -311,8 +317,8 @@ def entry_of(result: RunResult, side: int, number: int) -> ComparedRun:
 
 
 class _Fleets:
-    """The servers of the sides and their load processes. If possible, the servers are shared for
-    the whole comparison."""
+    """The servers and the load processes of all sides. Unless there are faults, the same servers
+    serve the whole comparison."""
 
     def __init__(self, order: CompareOrder, stack: contextlib.ExitStack) -> None:
         self.order = order
@@ -333,13 +339,14 @@ class _Fleets:
         ]
 
     def of(self, index: int) -> contextlib.AbstractContextManager[Servers]:
-        """Return the servers for a run of this side. If a fault of any side may outlast a run, the
-        side gets its own servers."""
+        """Return a context manager with the servers for the next run of a side. If any side has
+        faults, this run gets new servers, because a fault may outlast a run."""
         return self._opened(index) if self._faults else contextlib.nullcontext(self.shared(index))
 
     def shared(self, index: int, place: int = 0) -> Servers:
-        """Return the servers of the side at this position, with the settings of this side. The
-        servers stay open until the comparison ends."""
+        """Return the servers of a side at one position of the round, with the settings of this
+        side. Sides with equal settings share the servers of a position. The servers stay open until
+        the comparison ends."""
         scenario = self.order.plan.sides[index].scenario
         replicated = find_recipe(scenario.recipe).about.replicated
         key = scenario.targets, scenario.instances, scenario.fsync, replicated, place
@@ -348,8 +355,8 @@ class _Fleets:
         return self._open[key]
 
     def series(self, index: int) -> LocustSeries:
-        """Return the load process for this side's next run. After RUNS runs the function starts a
-        new process."""
+        """Return the load process that makes the next run of this side. Each load process makes
+        RUNS runs, and then a new load process replaces it."""
         runs, load = self._loads.get(index, (RUNS, None))
         if load is None or runs == RUNS:
             if load is not None:

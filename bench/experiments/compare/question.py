@@ -1,4 +1,4 @@
-"""The questions `compare` and `gate` as values: *which lock is faster? did this change make the
+"""Defines the questions of `compare` and `gate`: *Which lock is faster? Did this change make the
 lock slower?*"""
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""The result of `compare` and `gate`: *runs of two or more sides → their differences*.
+"""Defines the result of `compare` and `gate`: *the runs of two or more sides → the differences
+between the sides*.
 
-Rules: the rules of `bench.measure.section` apply. A ratio is the measured value of the second side
-÷ the measured value of the first side.
+The rules of `bench.measure.section` apply. A ratio is always the second side's value divided by the
+first side's value.
 """
 
 from collections.abc import Iterator
@@ -39,7 +40,8 @@ class ComparedSide(Section, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, label: str, run: RunResult | None) -> Self:
-        """Return a side described by one of its runs, or only its label if there was no run."""
+        """Return a side with the settings of one of its runs. If `run` is None, only the label is
+        known."""
         return cls(
             label=label,
             **{name: getattr(run, name, None) for name in ("scenario", "fleet", "environment")},
@@ -47,7 +49,8 @@ class ComparedSide(Section, frozen=True, kw_only=True):
 
 
 class TwoSides(Section, frozen=True, kw_only=True):
-    """One figure of the first side and of another side, before judgement."""
+    """The values of one figure on two sides, without a verdict. The first of the two sides is
+    always the comparison's first side."""
 
     metric: Annotated[str, says("name of the figure")]
     unit: Annotated[Unit, says("of first and second")]
@@ -67,7 +70,8 @@ class TwoSides(Section, frozen=True, kw_only=True):
 
 
 class Judged(TwoSides, frozen=True, kw_only=True):
-    """One figure of one side, compared with the first side, with its verdict."""
+    """The comparison of one figure of a side with the same figure of the first side, and the
+    verdict on the difference."""
 
     side: Annotated[Count, says("index into sides")] = 1
     label: Annotated[str, says("of the side")] = ""
@@ -141,7 +145,7 @@ class Judged(TwoSides, frozen=True, kw_only=True):
 
 
 class ExactRow(Section, frozen=True, kw_only=True):
-    """One counted cost of both sides."""
+    """One counted cost of an acquire and its release, on both sides."""
 
     name: Annotated[str, says("what was counted")]
     first: Annotated[Amount, says("of the first side")]
@@ -149,7 +153,7 @@ class ExactRow(Section, frozen=True, kw_only=True):
 
 
 class Exact(Section, frozen=True, kw_only=True):
-    """The counted costs of one acquire and its release."""
+    """The counted costs of one acquire and its release, on both sides of a gate."""
 
     rows: Annotated[tuple[ExactRow, ...], says("every cost")] = ()
     failures: Annotated[tuple[str, ...], says("what grew, in words")] = ()
@@ -159,7 +163,7 @@ class Exact(Section, frozen=True, kw_only=True):
 
 
 class RunSafety(Section, frozen=True, kw_only=True):
-    """Figures from the section `safety` of a run."""
+    """The figures that a comparison copies from the section `safety` of a run's result."""
 
     verdict: Annotated[SafetyWord, says("of the run")]
     service_faults: Annotated[
@@ -170,7 +174,7 @@ class RunSafety(Section, frozen=True, kw_only=True):
     ]
 
     def contradictions(self) -> Iterator[str]:
-        """Yield a sentence if the verdict word does not follow from the counts."""
+        """Yield a sentence for each contradiction between the safety verdict and the counts."""
         if self.service_faults and self.verdict != "VIOLATED":
             yield f"the verdict is {self.verdict} with {self.service_faults} service faults"
         if self.verdict == "SAFE" and self.tested_leases < TESTED_LEAST:
@@ -180,7 +184,7 @@ class RunSafety(Section, frozen=True, kw_only=True):
 
 
 class ComparedRun(Section, frozen=True, kw_only=True):
-    """One finished run of a finished round."""
+    """One run that counts. All runs of its round have finished."""
 
     side: Annotated[Count, says("index into sides")]
     pair: Annotated[
@@ -204,7 +208,7 @@ class ComparedRun(Section, frozen=True, kw_only=True):
     thresholds: Annotated[tuple[JudgedThreshold, ...], says("as in a run's result")]
 
     def contradictions(self) -> Iterator[str]:
-        """Yield a sentence if the status does not follow from the other fields."""
+        """Yield a sentence for each contradiction between the status and the other fields."""
         if (self.status == "violated") != (self.safety.verdict == "VIOLATED"):
             yield f"the status is {self.status}, but the safety verdict is {self.safety.verdict}"
         if self.generator == "INVALID" and self.status not in ("invalid", "violated"):
@@ -216,13 +220,13 @@ class ComparedRun(Section, frozen=True, kw_only=True):
 
 
 class SideThreshold(JudgedThreshold, frozen=True, kw_only=True):
-    """One limit, applied to all runs of a side."""
+    """A threshold that was judged over all runs of one side."""
 
     label: Annotated[str, says("of the side")]
 
 
 class ComparedVerdict(Verdict, frozen=True, kw_only=True):
-    """The verdict over all figures, and its evidence."""
+    """The verdict on the whole comparison, with its evidence."""
 
     only_noise: Annotated[
         bool,
@@ -234,7 +238,8 @@ class ComparedVerdict(Verdict, frozen=True, kw_only=True):
 
 
 class ComparisonResult(Document, frozen=True, kw_only=True):
-    """Interleaved runs, or stored runs. Each side is compared with the first side."""
+    """The result of a comparison of interleaved runs or of stored runs. Each side is compared with
+    the first side."""
 
     kind: Annotated[Kind, says("the command")]
     verdict: Annotated[

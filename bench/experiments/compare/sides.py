@@ -1,16 +1,17 @@
-"""The sides that `compare` and `gate` compare: *arguments of a command line → sides to run, or
-series of stored results*.
+"""Reads the sides that `compare` and `gate` compare: *arguments of a command line → sides to run,
+or series of stored results*.
 
     results/a       a stored result, or a folder of several
     mine.toml       a scenario file, or the name of a ready scenario; it is run now
     git:main        the lock library of a git revision; it is run now
     lib:DIR         the packages in DIR (a virtual environment, or pip install --target); run now
 
-Rules, in addition to the README: a fresh interpreter reports which packages it really imports. The
-imported packages must be the intended packages. A private folder stores a checkout. A guard process
-removes the folder, however this process ends. Data that only identifies a run (ids, times, seed,
-thresholds, ports) is not a difference. The code under test (commit, lockbench's own version) is not
-a difference either.
+The README of this folder has the general rules. These rules apply, too. For a revision, a fresh
+interpreter reports from which folder Python imports each package. The command refuses the revision
+if a package comes from another folder. A checkout is stored in a private folder. A guard process
+removes this folder even if lockbench is killed. Two runs do not count as different because of ids,
+times, seed, thresholds or ports. They also do not count as different because of the commit or
+lockbench's version, which identify the code under test.
 """
 
 import contextlib
@@ -67,10 +68,10 @@ Settings = Mapping[str, object]
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """One side as the user named it.
+    """One side of a comparison, as the user named it on the command line.
 
-    `kind` is stored, scenario, recipe, revision, library or here. `label` is the side's name in
-    tables.
+    `kind` is one of the words "stored", "scenario", "recipe", "revision", "library" and "here".
+    `label` is the name that tables show for the side.
     """
 
     label: str
@@ -80,9 +81,10 @@ class Named:
 
 
 def read_named(text: str, repository: Path) -> Named:
-    """Return the side that `text` names.
+    """Return the side that the user named with `text`.
 
-    Raises UsageError if it does not exist, EnvironmentNotReadyError without git.
+    Raises UsageError if the named side does not exist. Raises EnvironmentNotReadyError if git is
+    not installed.
     """
     prefix, _, rest = text.partition(":")
     if prefix == "git":
@@ -104,8 +106,8 @@ def read_named(text: str, repository: Path) -> Named:
 
 
 def _like(path: Path, ready: Sequence[str]) -> str:
-    """Return `; did you mean X?` if a similar name is next to `path`. The function compares only
-    the last part of the path, because all neighbours have the same folder."""
+    """Return `; did you mean X?` if the folder of `path` contains a similar name X, or if a ready
+    scenario has a similar name X. The function compares only the last part of the path."""
     places = {place.name: str(place) for place in path.parent.glob("*")} | {
         name: name for name in ready
     }
@@ -116,8 +118,8 @@ def _like(path: Path, ready: Sequence[str]) -> str:
 def is_stored(sides: list[Named]) -> bool:
     """Return whether all sides are stored results.
 
-    Raises UsageError if only some sides are stored, because a fair comparison needs interleaved
-    runs.
+    Raises UsageError if some sides are stored results and other sides are not. A stored result and
+    a new run were not interleaved, so a comparison of the two would be unfair.
     """
     stored = [one.label for one in sides if one.kind == "stored"]
     if 0 < len(stored) < len(sides):
@@ -133,7 +135,8 @@ def is_stored(sides: list[Named]) -> bool:
 def opened(
     named_things: list[Named], load: Callable[[Named], Scenario], options: Mapping[str, object]
 ) -> Iterator[list[Side]]:
-    """Yield the sides to run. Checkouts are removed when the context ends. Raises BenchError."""
+    """Yield the sides to run. When the context ends, it removes the checkouts of revisions. Raises
+    BenchError."""
     with contextlib.ExitStack() as stack:
         sides = []
         here = any(one.kind == "here" for one in named_things)
@@ -148,9 +151,9 @@ def opened(
 
 
 def shortened(scenario: Scenario, options: Mapping[str, object]) -> Scenario:
-    """Return the scenario with a short window and a short warm-up. If `options` sets a duration or
-    a warm-up, this value stays. The window also keeps its length if a fault starts after the end of
-    the short window."""
+    """Return the scenario with a short window and a short warm-up. The function keeps a duration or
+    a warm-up that the user set in `options`. It also keeps the length of the window if a fault
+    starts later than the short window would end."""
     latest_ms = max((fault.at_ms for fault in scenario.faults), default=0.0)
     if "duration" not in options and latest_ms < WINDOW_MS:
         scenario = replace(scenario, duration_ms=min(scenario.duration_ms, WINDOW_MS))
@@ -160,9 +163,10 @@ def shortened(scenario: Scenario, options: Mapping[str, object]) -> Scenario:
 
 
 def commit_of(revision: str, repository: Path) -> str:
-    """Return the commit of `revision`.
+    """Return the id of the commit that `revision` names.
 
-    Raises UsageError if the revision does not exist, EnvironmentNotReadyError without git.
+    Raises UsageError if the revision does not exist. Raises EnvironmentNotReadyError if git is not
+    installed.
     """
     done = _git(repository, "rev-parse", "--verify", "--end-of-options", f"{revision}^{{commit}}")
     if not done.returncode:
@@ -180,9 +184,10 @@ def commit_of(revision: str, repository: Path) -> str:
 
 @contextlib.contextmanager
 def checked_out(commit: str, repository: Path) -> Iterator[tuple[str, ...]]:
-    """Yield the folders from which a commit of `repository` is imported, without the bench. Raises
-    UsageError if the commit holds no package. Raises EnvironmentNotReadyError if git cannot provide
-    the commit, or if Python would import the library from another place."""
+    """Check out a commit of `repository`, and yield the folders from which Python can import it.
+    The checkout leaves out the bench. Raises UsageError if the commit contains no package. Raises
+    EnvironmentNotReadyError if git cannot provide the commit, or if Python would import the library
+    from another place."""
     # In a subfolder, git would archive only that subfolder.
     top = _top(repository) or repository
     archive = _git(top, "archive", "--format=tar", commit)
@@ -220,8 +225,9 @@ def checked_out(commit: str, repository: Path) -> Iterator[tuple[str, ...]]:
 
 
 def _is_wanted(member: tarfile.TarInfo, folder: Path) -> bool:
-    """Return False for a file of the bench. Also return False for a path outside `folder`, and for
-    a link that leads out of `folder`, such as a link to /etc."""
+    """Return whether to extract this member of the archive into `folder`. The answer is False for a
+    file of the bench, for a path outside `folder`, and for a link that leads out of `folder`, such
+    as a link to /etc."""
     if member.name.partition("/")[0] in _THE_BENCH:
         return False
     try:
@@ -232,9 +238,10 @@ def _is_wanted(member: tarfile.TarInfo, folder: Path) -> bool:
 
 
 def installed(folder: Path) -> tuple[str, ...]:
-    """Return the folder to import from: `folder`, or the site-packages of an environment.
+    """Return the folder from which Python can import the library's packages. This is the
+    site-packages of a virtual environment in `folder`, or `folder` itself.
 
-    Raises UsageError if neither folder holds a package.
+    Raises UsageError if neither of them contains a package.
     """
     for place in (*sorted(folder.glob("lib/python*/site-packages")), folder):
         if any(_packages([str(place)])):
@@ -246,10 +253,11 @@ def installed(folder: Path) -> tuple[str, ...]:
 
 
 def _require_here(other: Named, folders: Sequence[str]) -> None:
-    """Refuse to judge "the code here" in two cases. In the first case, the code here is compiled,
-    but the other side would run from source. In the second case, the code here is not imported from
-    the repository of the revision. Changes in the repository would then have no effect, and every
-    gate would pass."""
+    """Raise UsageError if "the code here" cannot be compared with the side `other`. There are three
+    such cases. First, lockcore is compiled here, but the other side would run lockcore from source.
+    Second, Python does not import the code here from the repository of the revision. Changes in the
+    repository would then have no effect, and every gate would pass. Third, the repository is bare,
+    so it contains no code to run."""
     wrong = ""
     if describe_environment().lockcore == "compiled" and "lockcore" in _packages(folders):
         wrong = "the code here is compiled, and the other side would run from source"
@@ -276,9 +284,10 @@ def _packages(folders: Sequence[str]) -> Iterator[str]:
 
 
 def _imported_elsewhere(checkout: Sequence[str], first: Sequence[str], root: Path) -> str:
-    """Return the name of a package of a checkout if Python would not import the package from `root`
-    or `root/src`. Return "" if there is no such package. A fresh interpreter tries the imports. The
-    interpreter searches the folders `first` before other folders."""
+    """Return a sentence about the first package of a checkout that Python would not import from
+    `root` or `root/src`. Return "" if there is no such package. The function looks up each package
+    in a fresh interpreter. This interpreter searches the folders in `first` before all other
+    folders."""
     path = os.pathsep.join([*first, os.environ.get("PYTHONPATH", ""), str(HERE)])
     roots = (root.resolve(), root.resolve() / "src")
     for package in _packages(checkout):
@@ -314,8 +323,8 @@ def _lines(repository: Path, *arguments: str) -> list[str]:
 
 
 def _git(repository: Path, *arguments: str) -> subprocess.CompletedProcess[bytes]:
-    """Return git's answer, even if git reports an error. Raises EnvironmentNotReadyError if git
-    cannot run or refuses."""
+    """Run git and return its exit code and its output, even if git reports an error. Raises
+    EnvironmentNotReadyError if git cannot be started, or if git refuses to read this repository."""
     try:
         done = ask_git(repository, *arguments)
     except (OSError, subprocess.TimeoutExpired) as error:
@@ -328,9 +337,10 @@ def _git(repository: Path, *arguments: str) -> subprocess.CompletedProcess[bytes
 
 
 def read_series(place: Path) -> list[RunResult]:
-    """Return the results at `place`, oldest first.
+    """Return the results that are stored at `place`, sorted by their start. The oldest result is
+    first.
 
-    Raises UsageError if `place` holds no result of a run.
+    Raises UsageError if `place` contains no result of a run.
     """
     is_series = place.is_dir() and not (place / RESULT_NAME).exists()
     results = list(
@@ -347,8 +357,8 @@ def read_series(place: Path) -> list[RunResult]:
 def require_alike(
     series: Sequence[Sequence[RunResult]], labels: Sequence[str], variables: Sequence[str]
 ) -> None:
-    """Raise UsageError in three cases. A run appears twice, the runs of one series differ, or the
-    series differ in an undeclared setting."""
+    """Raise UsageError if a run appears twice. Also raise UsageError if the runs of one series have
+    different settings, or if two series differ in a setting that `variables` does not include."""
     runs = Counter(result.id for results in series for result in results)
     if twice := [name for name, times in runs.items() if times > 1]:
         raise UsageError(
@@ -368,7 +378,8 @@ def require_alike(
 def require_declared(
     sides: Sequence[Settings], labels: Sequence[str], variables: Sequence[str]
 ) -> None:
-    """Raise UsageError if a side differs from the first side in an undeclared setting."""
+    """Raise UsageError if a side differs from the first side in a setting that `variables` does not
+    include. Also raise UsageError if a variable is not the name of a setting."""
     names = list(sides[0])
     for variable in variables:
         if not any(_covers(variable, name) for name in names):
@@ -391,8 +402,8 @@ def require_declared(
 def rounds_of(
     series: Sequence[Sequence[RunResult]], thresholds: Sequence[Threshold] = ()
 ) -> Rounds:
-    """Return stored runs in the form of new rounds, with `paired` false. The function judges the
-    `thresholds` again."""
+    """Return stored runs as rounds that are not paired. The function judges the `thresholds` for
+    each run again."""
     runs = [
         structs.replace(
             entry_of(result, side, number),
@@ -405,8 +416,9 @@ def rounds_of(
 
 
 def differences(first: Settings, second: Settings) -> dict[str, str]:
-    """Return the differences by name, each as `name a → b`. Leave out a server setting that only
-    follows from a scenario key, such as `server.fsync`."""
+    """Return the settings that differ. Each key is the name of a setting, and each value is a text
+    of the form `name a → b`. If a scenario key differs, the function leaves out the server setting
+    of the same name, such as `server.fsync`."""
     changes: dict[str, str] = {}
     for name in {**first, **second}:
         echo = name.startswith("server.") and name.removeprefix("server.") in changes
@@ -417,8 +429,9 @@ def differences(first: Settings, second: Settings) -> dict[str, str]:
 
 
 def settings_of(result: RunResult) -> dict[str, object]:
-    """Return the settings of a result by dotted name. Scenario keys have no prefix. The other
-    prefixes are server, machine and packages."""
+    """Return the settings of a run, each under its dotted name. The name of a scenario key has no
+    prefix. The other names begin with `server.`, `machine.` or `packages.`, except `server`
+    itself."""
     settings = scenario_settings(result.scenario)
     fleet = result.fleet
     environment = result.environment
@@ -436,14 +449,16 @@ def settings_of(result: RunResult) -> dict[str, object]:
 
 
 def scenario_settings(scenario: Scenario) -> dict[str, object]:
-    """Return the scenario keys that make runs different, each with its dotted name."""
+    """Return the values of the scenario keys that count as a difference between runs, each under
+    its dotted name."""
     settings = dict(leaves(builtins_of(scenario)))
     return {name: value for name, value in settings.items() if name not in _NOT_COMPARED}
 
 
 def _covers(variable: str, name: str) -> bool:
-    """Return whether `variable` includes the setting `name`. For example, `retry` covers
-    `retry.window_ms`, `hold` covers `hold.ms`, and `fsync` also covers `server.fsync`."""
+    """Return whether the variable that the user declared covers the setting `name`. For example,
+    `retry` covers `retry.window_ms`, `hold` covers `hold.ms`, and `fsync` also covers
+    `server.fsync`."""
     setting = variable.replace("-", "_")
     bare = name.removeprefix("server.")
     for unit in ("_ms", "_per_s"):

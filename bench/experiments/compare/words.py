@@ -1,5 +1,5 @@
-"""The texts of `compare` and `gate`: *their result → a table and sentences*, 80 columns wide. A
-table with the noise may be wider."""
+"""Writes the texts of `compare` and `gate`: *a comparison's result → a table and sentences*. The
+texts are 80 columns wide. Only a table with the column for noise may be wider."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -37,7 +37,7 @@ def sheet(result: ComparisonResult, place: str = "") -> Sheet:
 
 
 def _changes(result: ComparisonResult, side: int) -> list[Judged]:
-    """Return the judged changes of a side, with worse figures first."""
+    """Return the judged changes of a side. Figures that got worse are first."""
     judged = [
         entry
         for entry in result.metrics
@@ -51,7 +51,7 @@ def _is_worse(entry: Judged) -> bool:
 
 
 def _keys(result: ComparisonResult) -> tuple[KeyFigure, ...]:
-    """Return the most important changes of the second side."""
+    """Return up to three key figures, which are the most important changes of the second side."""
     return tuple(
         KeyFigure(
             metric_text(entry.metric),
@@ -113,13 +113,14 @@ def _headline(result: ComparisonResult) -> str:
 
 
 def _caveat(result: ComparisonResult) -> str:
-    """Return sentences that say what a good verdict does not show."""
+    """Return a text that limits the meaning of a good verdict, or "" if there is nothing to
+    limit."""
     return "safety not tested" if result.runs and _untested(result) else ""
 
 
 def _gate_names(result: ComparisonResult) -> str:
-    """Name the two sides of a gate. For a PASS, also name the figures, and state that tail
-    latencies were not judged."""
+    """Return a sentence with the verdict and the names of the gate's two sides. After a PASS the
+    sentence also lists the judged figures. It says so if p99 was not judged."""
     baseline, candidate = (side.label for side in result.sides[:2])
     status = result.verdict.status
     tolerance = f"{result.tolerance_ratio * 100:g} %"
@@ -134,13 +135,13 @@ def _gate_names(result: ComparisonResult) -> str:
 
 
 def _short(metric: str) -> str:
-    """Return a metric's name for a headline."""
+    """Return the short name of a metric for a headline."""
     return metric_text(metric).removeprefix("acquire.")
 
 
 def _untested(result: ComparisonResult) -> list[str]:
     """Return the labels of sides with too few tested leases and without a violation. The runs of
-    such a side prove nothing about safety."""
+    these sides prove nothing about safety."""
     tested = Counter[int]()
     broken = Counter[int]()
     for run in result.runs:
@@ -323,7 +324,7 @@ _STYLES = {"pass": _GOOD, "better": _GOOD, "fail": _BAD, "worse": _BAD}
 
 
 def figures(result: ComparisonResult) -> list[Figure]:
-    """Return one figure for each side that is compared with the first."""
+    """Return one picture for each side after the first."""
     compared_entries = [
         entry for entry in result.metrics if entry.role != "noise" and entry.ratio is not None
     ]
@@ -371,8 +372,9 @@ def _figure(result: ComparisonResult, side: int, entries: Sequence[Judged]) -> F
 
 
 def _scale(ratios: Sequence[float]) -> Scale:
-    """Return the scale for these changes. The scale is linear around "equal" if all changes are
-    small. It is logarithmic if a figure became a multiple of the baseline."""
+    """Return the scale for these changes. If all changes are small, the scale is linear and "equal"
+    is in its middle. If a figure became a multiple of the baseline, or a small fraction, the scale
+    is logarithmic."""
     if max(ratios) > _MULTIPLE or min(ratios) < 1 / _MULTIPLE:
         return logarithmic([*ratios, 1.0], "second ÷ first (log scale)", "{:g}×".format, most=4)
     edge = max(0.02, *(abs(ratio - 1) for ratio in ratios)) * 1.08

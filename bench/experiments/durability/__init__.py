@@ -1,2 +1,2 @@
-"""The price of each AOF fsync policy, and the locks that each policy loses in a crash: *matrix of
-cells → visits → judged prices*. The crashes and the planner are in this folder, too."""
+"""Contains the commands `fsync`, `crash` and `planner`. They measure the price of each AOF fsync
+policy and the locks that each policy loses in a crash, and they recommend a policy."""

@@ -1,9 +1,9 @@
-"""The advice: *the options of a planner's page → the answer, key figures and alternatives, in
-words*. Pure.
+"""Writes the planner's advice: *the options of a planner's page → the answer, the key figures and
+the alternatives as text*. All functions are pure.
 
-A way is safe if its servers were crashed at every tested N and no lock was granted twice. Among the
-safe ways, the page first names the cheapest durable way that needs nothing from clients. Every
-number in a sentence is also in the page.
+A way is safe if servers were crashed in this way and no lock was granted twice. The page first
+recommends a safe way that needs nothing from the clients. Each number in the text is also in the
+page.
 """
 
 import math
@@ -24,7 +24,8 @@ Ways = dict[Way, Losses]
 
 
 def tried_ways(page: PlannerPage) -> Ways:
-    """Return every way whose servers were crashed, with the way's losses at all N combined."""
+    """Return all ways in which servers were crashed. Each way has its losses over all numbers of
+    instances."""
     losses: dict[Way, list[Losses]] = {}
     for option in page.options:
         if option.crash and option.way:
@@ -33,8 +34,9 @@ def tried_ways(page: PlannerPage) -> Ways:
 
 
 def recommended(ways: Ways) -> Way | None:
-    """Return the way to recommend. The function prefers a delayed restart, then clients that
-    abstain, then a way without any wait. Ways that are not safe are ignored."""
+    """Return the way to recommend, or None if no way is safe. Among the safe ways, the function
+    prefers a delayed restart. Its second choice are clients that let a restarted server abstain.
+    Its third choice is a way without any wait."""
 
     def rank(way: Way) -> tuple[bool, bool, bool, int]:
         durable = "everysec" if way.waits else "always"
@@ -60,8 +62,9 @@ def answer(page: PlannerPage) -> str:
 
 
 def wait_s(page: PlannerPage, way: Way, losses: Losses) -> float:
-    """Return how long (s) there may be no new locks after a crash. If the user named a longest TTL,
-    the time is adjusted to this TTL."""
+    """Return the longest time (s) after a crash in which no client gets a new lock. The crashes
+    were made with a short TTL. If the user named a longest TTL, the function computes the time for
+    this TTL."""
     longest_s = losses.unavailable_s.max
     if not way.waits or page.ttl_ms is None or page.longest_ttl_ms is None:
         return longest_s
@@ -71,20 +74,21 @@ def wait_s(page: PlannerPage, way: Way, losses: Losses) -> float:
 def wait_text(
     page: PlannerPage, way: Way, losses: Losses, ttl_name: str = "your longest TTL plus "
 ) -> str:
-    """Return the result of `wait_s` in words. If a way waits until the TTL has ended, the text
-    mentions the TTL."""
+    """Return the result of `wait_s` as text. If the way waits for the end of the longest TTL and
+    the user named no TTL, the text mentions the TTL."""
     if way.waits and page.ttl_ms is not None and page.longest_ttl_ms is None:
         return f"{ttl_name}{max(0.0, losses.unavailable_s.max - page.ttl_ms / 1000):.1f} s"
     return f"{wait_s(page, way, losses):.1f} s"
 
 
 def seconds_text(milliseconds: float) -> str:
-    """Return a TTL in seconds."""
+    """Return a TTL as text, in seconds."""
     return f"{milliseconds / 1000:g} s"
 
 
 def key_figures(page: PlannerPage) -> list[tuple[str, str, str]]:
-    """Return three figures of the answer. Each figure has a name, a value and a bound."""
+    """Return up to three key figures. Each figure has a name, a value and a bound or a
+    condition."""
     figures = []
     ways = tried_ways(page)
     if best := recommended(ways):
@@ -101,7 +105,7 @@ def key_figures(page: PlannerPage) -> list[tuple[str, str, str]]:
 
 
 def _price_of_always(page: PlannerPage) -> tuple[str, str]:
-    """Return the price of `always` at the reference load, and over all loads."""
+    """Return the price of `always` as text, with the condition under which it was measured."""
     if page.always_costs is None:
         return "not known", "there was no pair of loads to compare"
     if page.always_here is None:
@@ -113,8 +117,9 @@ def _price_of_always(page: PlannerPage) -> tuple[str, str]:
 
 
 def choices(page: PlannerPage) -> list[tuple[str, str]]:
-    """Return the safe ways in words. The text of each way has the bound, the price, and who must do
-    something. The last line answers "why not none?"."""
+    """Return the lines about the safe ways, each as a label and a text. The text of a way has the
+    bound and the price, and it says who must do something. The last line explains whether the
+    policy `none` is safe, too."""
     ways = tried_ways(page)
     best = recommended(ways)
     if best is None:
@@ -155,7 +160,7 @@ def _choice(page: PlannerPage, way: Way, losses: Losses) -> str:
 
 
 def _delay(page: PlannerPage) -> str:
-    """Say how operations can delay a restart."""
+    """Return a text that tells the operators how to delay a restart."""
     sleep = "<longest TTL plus 1 %, plus 1 s>"
     if page.longest_ttl_ms is not None:
         delay_s = math.ceil(page.longest_ttl_ms / 1000 * DRIFT_FACTOR + DRIFT_S)
@@ -165,8 +170,8 @@ def _delay(page: PlannerPage) -> str:
 
 
 def _why_not_none(ways: Ways) -> str:
-    """Explain when the policy `none` is safe. Without a file it is safe only if every restart is
-    delayed."""
+    """Return a text that explains when the policy `none` is safe. This policy has no append-only
+    file, so it is safe only if every restart is delayed."""
     delayed = ways.get(Way("none", "delayed", abstention=False))
     at_once = ways.get(Way("none", "at-once", abstention=False))
     if delayed is None or not delayed.is_safe:

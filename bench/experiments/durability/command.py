@@ -1,9 +1,9 @@
-"""`lockbench fsync`, `lockbench crash` and `lockbench planner`: *options → the price of each fsync
-policy; its losses in a crash; price and losses on one page, with a recommendation*.
+"""Defines three commands. `lockbench fsync` measures the price of each fsync policy, `lockbench
+crash` measures its losses, and `lockbench planner` shows both on one page with a recommendation.
 
-Rules: the command refuses wrong options before anything starts. It first prints how long the
-measurement will take. It writes progress to stderr. stdout holds the tables, or only the result
-with --json.
+A command refuses wrong options before it starts any server. It first prints how long the
+measurement will take. It writes its progress to stderr. It writes its tables to stdout, or only the
+result with --json.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ LOCKS_PER_S = 240
 
 
 def _duration(least: str, most: str) -> Read:
-    """Return a parser for a duration (ms) between these limits. The text `raw` means that the disk
-    gets no extra delay."""
+    """Return a parser for a duration (ms) between these limits. The parser also accepts the text
+    `raw`, which means no added delay."""
     least_ms = parse_duration(least)
     most_ms = parse_duration(most)
 
@@ -90,9 +90,10 @@ _HELD = "measure only two loads: 1 caller, and 16 callers that hold a lock for 5
 
 @dataclass(frozen=True, slots=True)
 class FsyncOptions(Options):
-    """The options of `lockbench fsync`. None means the default. `latency` (ms) is added to each
-    fsync. `load_ms` is the length of each load. `targets` are the user's servers. `disk` is the
-    folder for the files of started servers."""
+    """The options of `lockbench fsync`. If an option is None, its default applies. `latency` holds
+    the delays (ms) that lockbench adds to each fsync. `load_ms` is the duration of each load.
+    `targets` are the user's servers. Servers that lockbench starts store their files in the folder
+    `disk`."""
 
     scenario: Path | None
     policies: Sequence[Policy] | None
@@ -168,9 +169,10 @@ def fsync(outputs: Outputs, **values: object) -> Done[FsyncResult]:
     """Measure what each AOF fsync policy costs in rate and latency, by callers, disk and N.
 
     With SCENARIO the command measures your callers, hold time, instances or targets under every
-    policy. The default adds no disk delay. Without SCENARIO the command measures a matrix of
-    callers, disks and N. The policies alternate on the same servers. To continue an interrupted
-    matrix, give its folder as --out. Exit code 4 means that an expected difference did not show.
+    policy. It then adds no disk delay by default. Without SCENARIO the command measures a matrix of
+    callers, disks and numbers of instances. It measures the policies alternately on the same
+    servers. To continue an interrupted matrix, give its folder as --out. Exit code 4 means that the
+    measurement did not show an expected difference.
     """
     from bench.experiments.durability.price_experiment import run_fsync
     from bench.experiments.durability.servers import FsyncServers, OwnServers, UserServers
@@ -209,7 +211,7 @@ def fsync(outputs: Outputs, **values: object) -> Done[FsyncResult]:
 
 
 def fsync_plan_of(options: FsyncOptions) -> FsyncPlan:
-    """Return the matrix that the options describe. Raises UsageError."""
+    """Return the plan of the matrix that the user's options describe. Raises UsageError."""
     from bench.experiments.durability.price_plan import FsyncPlan, driven, full_cells, quick_cells
 
     quick = options.quick
@@ -313,8 +315,8 @@ def _product(
 
 @dataclass(frozen=True, slots=True)
 class CrashOptions(Options):
-    """The options of `lockbench crash`. None means the default. Each group gets `cuts` crashes.
-    `rate` is the load of each fleet in locks/s."""
+    """The options of `lockbench crash`. If an option is None, its default applies. Each group gets
+    `cuts` crashes. `rate` is the load on each fleet in locks/s."""
 
     instances: Sequence[int] | None = None
     policies: Sequence[AofPolicy] | None = None
@@ -387,8 +389,8 @@ def crash(outputs: Outputs, **values: object) -> Done[CrashResult]:
                the longest TTL
 
     To continue an interrupted matrix, give its folder as --out. Exit code 5 means that a lock was
-    lost or granted twice under a policy that must be safe. Exit code 4 means that an expected loss
-    did not show.
+    lost or granted twice under a policy that must be safe. Exit code 4 means that the crashes did
+    not show an expected loss.
     """
     from bench.experiments.durability.loss_experiment import run_crash
 
@@ -398,7 +400,7 @@ def crash(outputs: Outputs, **values: object) -> Done[CrashResult]:
 
 
 def crash_plan_of(options: CrashOptions) -> CrashPlan:
-    """Return the plan that the options describe. Raises UsageError."""
+    """Return the plan of the crashes that the user's options describe. Raises UsageError."""
     from bench.experiments.durability.loss_plan import CUTS, CrashPlan, full_crashes, quick_crashes
 
     policies = options.policies or POLICIES
@@ -454,12 +456,12 @@ def planner(
     html: Path | None,
     **values: object,
 ) -> int:
-    """Recommend an fsync policy from stored results. The page shows the price of each policy beside
-    its losses in a crash.
+    """Recommend an fsync policy from stored results. The page shows the price of each policy next
+    to its losses in a crash.
 
     The planner reads stored results of `lockbench fsync` and `lockbench crash` and measures
-    nothing. Both results must have the verdict AS EXPECTED and come from one machine and one
-    server. Exit code 4 means that the planner cannot recommend a policy yet.
+    nothing. Both results must have the verdict AS EXPECTED. They must come from the same machine
+    and the same server version. Exit code 4 means that the planner cannot recommend a policy yet.
     """
     from msgspec.structs import replace
 
@@ -506,6 +508,6 @@ def planner(
 
 
 def _named_or_newest(named: Path | None, answer: Answer[Stored]) -> Stored | None:
-    """Return the result that the user named. If the user named no result, return the newest result
-    of this kind in results/, or None."""
+    """Return the result that the user named. If the user named none, return the newest result of
+    this kind in results/. Return None if there is no such result."""
     return answer.read_file(named) if named else answer.newest(Path("results"))

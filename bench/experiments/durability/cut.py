@@ -1,5 +1,5 @@
-"""One cut: *N, AOF policy → a fleet under the shim; a crash, rng → the lost locks, and the locks
-that were granted twice*.
+"""Makes one cut, which crashes some servers of a fleet under load: *a planned crash → the lost
+locks and the locks that were granted twice*.
 
     load        first clients take locks and never release them; there is one client per vote margin
     cut         the victims end under load; then their ledgers are read and their files are cut
@@ -8,12 +8,14 @@ that were granted twice*.
     contention  second clients ask for the same locks; one trusts restarted instances, and one lets
                 them abstain
 
-Rules: a first client of margin m reaches q + m instances, including all victims. That is the worst
-case. A lock counts if its client received a lease. The second clients connect before the crash, and
-each client asks for different locks. The cut asks a running server directly which locks it knows.
-For a dead server the cut reads the append-only file as a server does. An incomplete command does
-not count. A power cut keeps the data that the ledger calls durable.
-tests/integration/test_shim_on_ext4.py shows that the ledger is right.
+A first client of margin m connects to only q + m instances. These instances include all victims,
+which is the worst case. A lock counts only if its client received a lease. The second clients
+connect before the crash, and each second client asks for different locks.
+
+If a server is running, the cut asks this server which locks it knows. If a server is dead, the cut
+reads its append-only file as a server does. It ignores an incomplete command at the end of the
+file. A power cut keeps only the data that the shim's ledger reports as durable.
+tests/integration/test_shim_on_ext4.py shows that this report is right.
 """
 
 import asyncio
@@ -59,7 +61,8 @@ Found = TypeVar("Found")
 
 
 class CrashPlace:
-    """A place for one fleet at a time. Each lane has its own place.
+    """A holder of one running fleet. Each lane has its own holder, so that consecutive cuts can use
+    the same fleet.
 
     All methods block and serve one thread at a time.
     """
@@ -72,9 +75,9 @@ class CrashPlace:
         self._dead: list[KeptPort] = []
 
     def open(self, instances: int, policy: AofPolicy) -> None:
-        """Ensure that `instances` servers run with this AOF policy.
+        """Make sure that a fleet of `instances` servers runs under this AOF policy.
 
-        Raises BenchError if they do not start or do not load the shim.
+        Raises BenchError if the servers do not start, or if they do not load the shim.
         """
         if self._fleet is not None and (len(self._fleet.instances), self._fleet.fsync) == (
             instances,
@@ -103,21 +106,21 @@ class CrashPlace:
         return self._fleet
 
     def urls(self, voters: Sequence[int]) -> list[str]:
-        """Return one URL per instance. The URL of an instance that is not a voter has a port
-        without a server."""
+        """Return one URL per instance. If an instance is not in `voters`, its URL has a port on
+        which no server listens."""
         return [
             url if index in voters else f"redis://{HOST}:{self._dead[index].number}"
             for index, url in enumerate(self.fleet.urls)
         ]
 
     def slow_syncs(self, delay_s: float) -> None:
-        """From now on, delay every sync of every instance by this time."""
+        """Delay each sync of each instance by `delay_s` seconds from now on."""
         for control in self._controls:
             control.words.sync_delay_ns = round(delay_s * NS_PER_S)
 
     def end(self, victims: Sequence[int], kind: str) -> dict[int, int]:
-        """End the victims, one immediately after the other. Return when each victim got its signal
-        (ns)."""
+        """End all victims, one immediately after another. Return the time (ns) at which each victim
+        got its signal."""
         ended_ns = {}
         for index in victims:
             ended_ns[index] = monotonic_ns()
@@ -125,7 +128,9 @@ class CrashPlace:
         return ended_ns
 
     def examine(self, index: int, ended_ns: int, crash: Crash, torn: Random) -> LossLedger:
-        """Read the ledger of a dead instance. After a power cut, also cut the instance's files."""
+        """Read the shim's ledger of an instance that has ended, and return its entries. If the
+        crash is a power cut, also remove data from the instance's files that was not yet
+        durable."""
         control = self._controls[index]
         instance = self.fleet.instances[index]
         files = [control.synced(path) for path in append_only_files(instance.folder)]
@@ -140,25 +145,28 @@ class CrashPlace:
         )
 
     def known_to(self, index: int, keys: Sequence[str]) -> set[str]:
-        """Return which of `keys` this running instance knows. Raises RedisError."""
+        """Ask a running instance for `keys`, and return the keys that exist there. Raises
+        RedisError."""
         with Redis.from_url(self.fleet.urls[index], socket_timeout=_ANSWER_S) as server:
             values = server.mget(keys) if keys else []
         return {key for key, value in zip(keys, values, strict=True) if value is not None}
 
     def kept_by(self, index: int, keys: Sequence[str]) -> set[str]:
-        """Return which of `keys` are in the append-only file of this dead instance."""
+        """Read the append-only file of an instance that has ended, and return those of `keys` that
+        it contains."""
         files = append_only_files(self.fleet.instances[index].folder)
         return keys_in(path.read_bytes() for path in files).intersection(keys)
 
 
 def append_only_files(folder: Path) -> list[Path]:
-    """Return the incremental parts of an instance's append-only file, sorted by name."""
+    """Return the paths of the incremental parts of an instance's append-only file, sorted by
+    name."""
     return sorted(path for path in folder.rglob("*.aof") if ".base." not in path.name)
 
 
 def keys_in(contents: Iterable[bytes]) -> set[str]:
-    """Return the keys that a server would have after reading these append-only files. An incomplete
-    command does not count."""
+    """Return the keys that a server would have after it has read these append-only files. The
+    function ignores an incomplete command at the end of a file."""
     keys: set[str] = set()
     for content in contents:
         reader = hiredis.Reader()
@@ -174,8 +182,9 @@ def keys_in(contents: Iterable[bytes]) -> set[str]:
 
 
 async def finish(work: Callable[..., Found], *arguments: object) -> Found:
-    """Run blocking work in a thread. If the caller is cancelled, wait until the work has ended. So
-    nothing is left half started."""
+    """Run blocking work in a thread, and return its result. If the caller is cancelled, the
+    function waits until the work has ended. So a cancelled caller leaves no work that still runs in
+    its thread."""
     job = asyncio.ensure_future(asyncio.to_thread(work, *arguments))
     try:
         return await asyncio.shield(job)
@@ -190,32 +199,32 @@ async def finish(work: Callable[..., Found], *arguments: object) -> Found:
 
 @dataclass(eq=False, slots=True)
 class _First(Observer):
-    """A record of a first client. It holds the attempts that gave a lease with exactly the client's
-    margin."""
+    """An observer of one first client. It collects the attempts that gave this client a lease with
+    exactly the client's margin."""
 
     margin: int
     quorum: int
     leases: list[AttemptRecord] = field(default_factory=list)
 
     def observe(self, record: AttemptRecord) -> None:
-        """Keep the attempt if its lease has exactly this margin. A lock with another number of
-        votes belongs to another margin."""
+        """Remember the attempt if it gave a lease with exactly the client's margin. The observer
+        ignores a lease with another number of votes, because this lease has another margin."""
         if record.outcome is Outcome.ACQUIRED and record.tally.granted == self.quorum + self.margin:
             self.leases.append(record)
 
     def granted_by(self, index: int) -> list[AttemptRecord]:
-        """Return the leases that this instance acknowledged."""
+        """Return the attempts in which the instance `index` granted its vote."""
         return [lease for lease in self.leases if lease.votes[index] is Vote.GRANTED]
 
 
 def valid_until_ns(record: AttemptRecord) -> int:
-    """Return the time at which the lease of this attempt ends."""
+    """Return the time (ns) at which the lease of this attempt ends."""
     return record.decided_ns + record.validity_ns
 
 
 class OneCut:
-    """One planned cut. `prefix` is the prefix of the cut's keys. The random choices of a cut depend
-    only on the plan's seed, the crash and the cut's number."""
+    """One planned cut. All keys of the cut begin with `prefix`. The random choices of the cut
+    depend only on the plan's seed, the crash and the cut's number."""
 
     def __init__(
         self, place: CrashPlace, plan: CrashPlan, crash: Crash, number: int, prefix: str
@@ -293,7 +302,8 @@ class OneCut:
         )
 
     async def _end_under_load(self) -> None:
-        """Take locks, end the victims under this load, and wait for the last replies."""
+        """Start a load of acquires, end the victims under this load, and wait for the last
+        replies."""
         self._place.slow_syncs(sync_delay_s(self._crash, self._plan.latency_ms))
         stop = asyncio.Event()
         load = asyncio.ensure_future(self._load(stop))
@@ -307,8 +317,8 @@ class OneCut:
             await load
 
     async def _load(self, stop: asyncio.Event) -> None:
-        """Start locks in open loop. At each tick the function starts the locks that are due, and
-        alternates between the margins."""
+        """Start acquires in open loop until `stop` is set. At each tick, the method starts all
+        acquires that are due. It alternates between the margins."""
         locks = [*self._firsts.values()]
         asking = set[asyncio.Task[object]]()
         started = 0
@@ -329,11 +339,11 @@ class OneCut:
                 await asyncio.wait(asking)
 
     async def _back(self, stack: AsyncExitStack) -> tuple[list[Loss], list[AskedAgain]]:
-        """Start the victims again, and let the second clients ask for the locks. Return the losses
-        and the contests.
+        """Start the victims again. Meanwhile let the second clients ask for the locks of the first
+        clients. Return the losses, and the results of the second clients.
 
-        A delayed restart happens after every lease has ended. The second client contends during the
-        whole wait.
+        A delayed restart happens only after all leases have ended. The second client asks for the
+        locks during the whole delay.
         """
         pairs = [(first, way) for way in range(len(self._seconds)) for first in self._firsts]
         if self._crash.restart == "at-once":
@@ -355,8 +365,8 @@ class OneCut:
         return losses, await asyncio.gather(*asking)
 
     async def _known(self, ask: Callable[[int, Sequence[str]], set[str]]) -> dict[int, set[str]]:
-        """Return which acknowledged locks each victim still knows. `ask` returns the locks that one
-        victim knows."""
+        """Return the acknowledged locks that each victim still knows. The function `ask` returns
+        the locks that one victim knows."""
         remembered = {}
         for index in self._victims:
             leases = [lease for first in self._firsts for lease in first.granted_by(index)]
@@ -366,8 +376,9 @@ class OneCut:
         return remembered
 
     def _losses(self, remembered: Mapping[int, set[str]], looked_ns: int) -> list[Loss]:
-        """Return the losses of each margin. Only locks that were valid at `looked_ns` count. There
-        is one entry per victim. The last entry combines all victims, and it counts each lock once.
+        """Return the losses of each margin. Only locks that were still valid at the time
+        `looked_ns` count. Each margin has one entry per victim. Its last entry covers all victims
+        together, and it counts each lock once.
         """
         losses = []
         for first in self._firsts:
@@ -395,7 +406,8 @@ class OneCut:
         return losses
 
     async def _until_seen(self, second: AsyncRedlock) -> None:
-        """Wait until the client is connected to every victim again, at most for a time limit."""
+        """Wait until the client is connected to all victims again. Stop waiting after RECONNECTED_S
+        seconds."""
         with suppress(TimeoutError):
             async with asyncio.timeout(RECONNECTED_S):
                 while not {second.instances[index].state for index in self._victims} <= {
@@ -405,8 +417,8 @@ class OneCut:
                     await asyncio.sleep(TICK_S)
 
     async def _contend(self, first: _First, way: int, rounds: int | None) -> AskedAgain:
-        """Ask for the youngest locks of the first client again and again. Stop when none of the
-        youngest locks is valid any more."""
+        """Ask repeatedly for the youngest locks of the first client. Stop after `rounds` rounds, or
+        when none of these locks is valid any more."""
         second = self._seconds[way]
         ends_ns = {lease.resource: valid_until_ns(lease) for lease in first.leases[way::2][-ASKED:]}
         requested: set[str] = set()
@@ -426,7 +438,8 @@ class OneCut:
         return AskedAgain(first.margin, bool(way), len(requested), doubled)
 
     async def _until_available(self, second: AsyncRedlock) -> float:
-        """Return the time (s) from the end of the victims to the first grant of a free lock."""
+        """Return the time (s) from the end of the last victim until a client gets a lock that
+        nobody holds."""
         while not isinstance(
             result := await second.try_acquire(f"free-{monotonic_ns()}", TTL_MS), Lease
         ):
@@ -435,7 +448,7 @@ class OneCut:
 
 
 def _task(stack: AsyncExitStack, work: Coroutine[object, object, Found]) -> asyncio.Task[Found]:
-    """Start a task. If the task still runs when `stack` ends, it is cancelled."""
+    """Start a task. If the task is still running when `stack` closes, the stack cancels it."""
     task = asyncio.create_task(work)
     stack.callback(task.cancel)
     return task

@@ -1,16 +1,17 @@
-"""The load process of `lockbench fsync`: *an order and phases on stdin → figures on stdout*. Each
-message is a line of JSON.
+"""Makes the load of `lockbench fsync` in a process of its own: *an order and phases on stdin →
+figures on stdout*. Each message is a line of JSON.
 
-In closed loop every caller acquires and releases its own resource. It continues as soon as it gets
-a reply. In open loop a Poisson process hands arrivals to free callers, and latency counts from the
-intended start. The instance time-out is as long as possible, so that a slow fsync is measured and
-does not time out. Every caller ends its cycle before a phase ends, so no lock is left on the
-servers.
+In closed loop, each caller acquires and releases a resource of its own. The caller starts again as
+soon as it gets the reply. In open loop, acquires arrive as a Poisson process, and free callers take
+them. The latency of an acquire counts from its intended start. The instance time-out is as long as
+possible. So a slow fsync does not time out, and its duration is measured. All callers finish their
+cycle before a phase ends, so no lock stays on the servers.
 
-WAITAOF: a vote counts if the key was set and WAITAOF's reply counts the local fsync. WAITAOF also
-replies at its time-out, so the lock checks the count in the reply. WAITAOF causes no fsync. WAITAOF
-waits for the server's next fsync, and blocks the connection until then. So every caller has its own
-connections. Source: the reference page of WAITAOF (Redis 7.2).
+Under the policy `waitaof`, the lock sends WAITAOF after each SET. An instance gives its vote if it
+has set the key and its reply to WAITAOF reports a local fsync. An instance also replies when the
+time-out of WAITAOF ends, so the lock checks the number in the reply. WAITAOF does not start an
+fsync. It waits for the server's next fsync and blocks the connection until then. So each caller has
+connections of its own. The source is the reference page of WAITAOF (Redis 7.2).
 """
 
 from array import array
@@ -50,7 +51,8 @@ Acquire = Callable[[str], Callable[[], bool] | str]
 
 
 def plain_lock(order: LoadOrder) -> Acquire:
-    """Connect lockcore's Redlock on gevent, and return its acquire function."""
+    """Connect a Redlock of lockcore that runs on gevent, and return a function that acquires a
+    resource with it."""
     lock = Redlock.connect(  # noqa: S604 - a shell is a way of waiting here
         order.urls,
         shell="gevent",
@@ -73,10 +75,12 @@ def plain_lock(order: LoadOrder) -> Acquire:
 
 
 class WaitAofLock:
-    """A lock of one caller, with its own connection to each instance."""
+    """The lock of one caller under the policy `waitaof`. It has a connection of its own to each
+    instance."""
 
     def __init__(self, order: LoadOrder) -> None:
-        """Connect. Raises RedisError if an instance cannot take part."""
+        """Connect to all instances. Raises RedisError if an instance refuses a connection or the
+        release script."""
         self._servers = [client_of(target, CONNECT_S) for target in parse_targets(order.urls)]
         for server in self._servers:
             server.script_load(COMPARE_AND_DELETE.source)
@@ -85,8 +89,8 @@ class WaitAofLock:
         self._prefix = order.key_prefix
 
     def acquire(self, resource: str) -> Callable[[], bool] | str:
-        """Acquire a resource as the type Acquire describes. If there is no lease, remove the
-        keys."""
+        """Try to acquire a resource. Return what the type Acquire describes. If the caller gets no
+        lease, the method removes the keys that it has set."""
         valid_until_ns = monotonic_ns() + int(TTL_MS * NS_PER_MS) - drift_ns(TTL_MS, 0.01)
         key = f"{self._prefix}{resource}"
         token = token_urlsafe()
@@ -109,10 +113,10 @@ class WaitAofLock:
         return bool(was_set) and bool(synced[0] >= 1)
 
     def _has_quorum(self, ask: Callable[[Redis], bool]) -> bool:
-        """Return True as soon as a quorum has answered yes. Return False only after all instances
-        have answered.
+        """Ask all instances, and return whether a quorum answered yes. The method returns True as
+        soon as there is a quorum. It returns False only after all instances have answered.
 
-        An instance gets the question only after it has answered the previous question.
+        The method asks an instance only after the instance has answered the question before.
         """
 
         def asked(server: Redis, before: gevent.Greenlet | None) -> bool:
@@ -132,8 +136,9 @@ class WaitAofLock:
 
 
 class PhaseTally:
-    """The counts of one phase, for all callers. Operations count inside `window` (ns). Without a
-    `pacer`, each caller starts again as soon as it has its reply."""
+    """The results of all callers in one phase. Only operations inside `window` (ns) count. If there
+    is no `pacer`, the phase is a closed loop, and each caller starts again as soon as it has a
+    reply."""
 
     def __init__(self, window: tuple[int, int], pacer: Pacer | None = None) -> None:
         self.window = window
@@ -145,8 +150,8 @@ class PhaseTally:
         self.release_failures = 0
 
     def call(self, resource: str, acquire: Acquire, holds_ns: Iterator[int] | None = None) -> None:
-        """Run one caller until the end of the window. The caller acquires, holds the lock for the
-        next time in `holds_ns`, and releases."""
+        """Run one caller until the end of the window. The caller repeats a cycle in which it
+        acquires the lock, holds the lock for the next time in `holds_ns`, and releases the lock."""
         start_ns, stop_ns = self.window
         while (due_ns := monotonic_ns()) < stop_ns and (
             self.pacer is None or (due_ns := self.pacer.take())
@@ -165,8 +170,9 @@ class PhaseTally:
             self.busy_ns += max(0, min(monotonic_ns(), stop_ns) - max(due_ns, start_ns))
 
     def histogram(self) -> tuple[Histogram, int]:
-        """Return the latencies of the acquires that were due in the window, and how many acquires
-        were granted in the window. An acquire that was due earlier may be granted in the window."""
+        """Return the latencies of all acquires that were due in the window. Also return the number
+        of acquires that were granted in the window. This number includes acquires that were due
+        before the window."""
         start_ns, stop_ns = self.window
         intended = np.frombuffer(self.intended, np.int64)
         ended = np.frombuffer(self.ended, np.int64)
@@ -175,8 +181,8 @@ class PhaseTally:
 
 
 class Callers:
-    """All connected callers. There are `clients` × `pipeline` callers, and each caller has its own
-    resource."""
+    """All connected callers. There are `clients` × `pipeline` callers, and each caller has a
+    resource of its own."""
 
     def __init__(self, order: LoadOrder) -> None:
         cell = order.cell
@@ -193,7 +199,8 @@ class Callers:
         self._callers = list(zip(resources, locks, map(work.holds_ns, count()), strict=False))
 
     def run(self, phase: Phase) -> PhaseFigures:
-        """Run one phase of load. Return when every caller has ended its cycle."""
+        """Run one phase of load, and return its figures. The method returns after all callers have
+        finished their last cycle."""
         self._seed += 1
         # The origin lies in the future, because it takes 20 µs to start each caller.
         origin_ns = monotonic_ns() + len(self._callers) * 20_000
@@ -239,8 +246,8 @@ class Callers:
 
 
 def main() -> None:
-    """Connect the callers of the order, and report this. Then answer every phase with the figures
-    of the phase."""
+    """Read the order from stdin, connect its callers, and write "connected" to stdout. Then run
+    each phase from stdin, and write its figures to stdout."""
     for order in islice(orders(LoadOrder), 1):
         # The WAITAOF lock uses redis-py, which needs gevent's patch. lockcore's own gevent shell
         # needs no patch.

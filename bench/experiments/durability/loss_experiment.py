@@ -1,13 +1,15 @@
-"""What each AOF policy loses in a crash: *a plan of crashes → cut after cut on many small fleets →
-a judged result*.
+"""Measures which locks each AOF policy loses in a crash: *a plan of crashes → many cuts on small
+fleets → a judged result*.
 
-Rules: the experiment starts its own servers on loopback, under the fault shim. Each finished cut
-goes to the journal at once. A lane is a worker that makes one cut after another. The lane keeps its
-fleet if the next cut has the same N and policy. Large fleets get fewer lanes. The random choices of
-a cut depend only on seed, crash and number. They never depend on the lane. A cut that fails is
-tried again on a new fleet. If the cut keeps failing, its group gets one more try at the end, when
-fewer fleets run at once. If this try fails, too, the experiment gives the group up, and the result
-names the reason.
+The experiment starts its own servers on loopback, under the fault shim. It writes each finished cut
+to the journal at once. Several lanes work in parallel, and each lane makes one cut after another. A
+lane keeps its fleet if the next cut has the same policy and the same number of instances. If the
+fleets are large, there are fewer lanes. The random choices of a cut depend on the seed, the crash
+and the cut's number, but not on the lane.
+
+If a cut fails, the lane tries the cut again on a new fleet. If the cut fails several times, the
+experiment tries its group again at the end, with fewer fleets at the same time. If the group fails
+again, the experiment gives up this group, and the result names the reason.
 """
 
 import asyncio
@@ -67,9 +69,9 @@ _CUT_S = 90.0
 
 
 def run_crash(order: ExperimentOrder[CrashPlan], show: Show) -> Done[CrashResult]:
-    """Make the missing cuts of `order`, and write the result when all cuts are there. Raises
-    BenchError if this machine cannot make cuts, and KeyboardInterrupt if Ctrl-C came before the
-    first finished cut."""
+    """Make the cuts of `order` that are still missing. Store the result when no cut is missing any
+    more. Raises BenchError if this machine cannot make cuts. Raises KeyboardInterrupt if the user
+    presses Ctrl-C before the first cut is finished."""
     server = find_server(order.server)
     with Experiment(order) as experiment:
         experiment.raising = False
@@ -88,7 +90,7 @@ def concluded(
     cuts: Sequence[CutFacts],
     failures: Sequence[str] = (),
 ) -> CrashResult:
-    """Return the result that follows from the cuts. Only complete groups count."""
+    """Compute the result from the finished cuts. Only groups without a missing cut count."""
     of_groups = ([cut for cut in cuts if cut.crash == crash] for crash in plan.crashes)
     finished = [group_cuts for group_cuts in of_groups if len(group_cuts) >= plan.cuts]
     rows = [row for of_group in finished for row in cells(of_group)]
@@ -113,7 +115,7 @@ def concluded(
 
 
 class _Cuts:
-    """The cuts of a matrix, on many fleets at once."""
+    """The cuts of a matrix, which run on many fleets in parallel."""
 
     def __init__(
         self,
@@ -140,8 +142,8 @@ class _Cuts:
         return [one for one in self._plan.orders if one not in done]
 
     def result(self, header: Header) -> CrashResult:
-        """Return the result of all cuts. The result names the groups that were given up. Telemetry
-        gets the same figures."""
+        """Return the result of all finished cuts. Its warnings name the groups that the experiment
+        gave up. If telemetry is on, the method also exports the figures."""
         cuts = self._journal.pieces
         disk = fdatasync_latency(Path(tempfile.gettempdir()))
         fleet = OwnFleet(server=self._server, fdatasync_s=disk)
@@ -151,7 +153,7 @@ class _Cuts:
         return structs.replace(result, warnings=(*result.warnings, *exported))
 
     def measure(self, is_over: Callable[[], bool]) -> None:
-        """Make every missing cut, until `is_over`.
+        """Make all missing cuts. Stop when `is_over` returns True.
 
         Raises BenchError if the journal cannot be written.
         """
@@ -198,7 +200,7 @@ class _Cuts:
                     self._show(f"{crash.key}: {done}, {self._pace.left}")
 
     async def _tried(self, place: CrashPlace, crash: Crash, number: int) -> CutFacts | None:
-        """Make the cut, with a few tries. Return None if all tries failed."""
+        """Try up to TRIES times to make the cut. Return None if all tries failed."""
         for _ in range(TRIES):
             prefix = f"lockbench:{self._run_id}:{next(self._tries)}:"
             try:
@@ -213,9 +215,9 @@ class _Cuts:
 
 
 def export_crashes(run_id: str, cuts: Sequence[CutFacts], environ: Mapping[str, str]) -> list[str]:
-    """Export the results of `cuts` if `environ` asks for telemetry.
+    """Export the figures of `cuts` if the variables in `environ` ask for telemetry.
 
-    Returns warnings. A failed export never costs the result.
+    Returns warnings. If an export fails, the result is still stored.
     """
     if not is_wanted(environ):
         return []

@@ -1,17 +1,19 @@
-"""Judges crashes: *cuts of one kind → lost locks, double grants, and a verdict on both*. Pure.
+"""Judges crashes: *the cuts of one kind of crash → lost locks, double grants and a verdict*. All
+functions are pure.
 
-- A lock is *lost* if an instance had acknowledged the lock and does not know it after the restart.
-  The lease must still be valid then.
-- A *double grant* is a lease that a second client gets while the first lease is valid. A first
-  lease with q + margin votes is unknown to N − q − margin instances from the start. So a double
-  grant is possible only if at least 2q − N + margin voters forget the first lease.
-- everysec postpones writes while a sync runs, so `kill -9` may then lose acknowledged locks. Such
-  cuts are counted apart. Only the ledger decides whether a sync explains a loss. An unexplained
-  loss after `kill -9` is a violation.
-- A row is judged only by its own figures, so `earned` gives a stored row the same verdict.
+- A lock is *lost* if an instance acknowledged the lock before the crash, but does not know it after
+  the restart. Only locks whose lease is still valid after the restart count.
+- A *double grant* is a lease that a second client gets while the lease of the first client is
+  valid. The first client has q + margin votes, so N − q − margin instances never knew its lease. So
+  a double grant is possible only if at least 2q − N + margin instances forget their vote.
+- Under `everysec`, Redis postpones writes while a sync is running. A `kill -9` during this time may
+  lose acknowledged locks, so the judge counts such cuts separately. Only the shim's ledger decides
+  whether a sync explains a loss. A loss after `kill -9` that no sync explains is a violation.
+- The verdict on a row depends only on the figures of the row. So `earned` gives a stored row the
+  same verdict.
 
-Source: Redis aof.c (flushAppendOnlyFile); the Redlock text, "Performance, crash recovery and
-fsync"; the rule of three.
+The sources are flushAppendOnlyFile in Redis' aof.c, the section "Performance, crash recovery and
+fsync" of the Redlock text, and the rule of three.
 """
 
 import statistics
@@ -51,10 +53,10 @@ ASKED_FOR_S = 0.1
 
 @dataclass(frozen=True, slots=True)
 class LossLedger:
-    """The data of the shim's ledger about a dead instance. `in_flight` says how many syncs were
-    running. `synced_after_write` means that a sync had ended and nothing was written after this
-    sync. `since_write_s` is the time between the last append and the end of the instance, or None
-    if the time is not known."""
+    """The entries of the shim's ledger about an instance that was killed. `in_flight` is the number
+    of syncs that were running. `synced_after_write` is true if a sync had ended and the instance
+    wrote nothing after this sync. `since_write_s` is the time between the last append and the end
+    of the instance. It is None if this time is unknown."""
 
     instance: int
     in_flight: int
@@ -62,8 +64,8 @@ class LossLedger:
     since_write_s: float | None
 
     def explains(self, window_s: float | None) -> bool:
-        """Return whether a sync may have postponed writes. This is possible if the sync was
-        running, had just ended, or was waiting for its thread."""
+        """Return whether the instance may have postponed writes because of a sync. This is possible
+        if a sync was running, if it had just ended, or if it was waiting for its thread."""
         since_s = self.since_write_s
         asked_for = (
             since_s is not None and window_s is not None and window_s <= since_s <= ASKED_FOR_S
@@ -73,8 +75,8 @@ class LossLedger:
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """The lost locks of one margin on one instance. If `instance` is None, the losses of all
-    instances are combined, and each lock counts once."""
+    """The number of locks with one margin that an instance lost. If `instance` is None, the numbers
+    cover all instances, and a lock that several instances lost counts once."""
 
     margin: int
     instance: int | None
@@ -85,7 +87,7 @@ class Loss:
 
 @dataclass(frozen=True, slots=True)
 class AskedAgain:
-    """The grants that a second client got for locks of one margin while these locks were valid."""
+    """The result of a second client that asked for valid locks of one margin."""
 
     margin: int
     abstention: bool
@@ -95,10 +97,10 @@ class AskedAgain:
 
 @dataclass(frozen=True, slots=True)
 class CutFacts:
-    """The facts of one cut. `load_s` is the random length of the load before the cut.
-    `unavailable_s` is the time from the end of the instances to the first grant of a free resource.
-    The first value of `unavailable_s` is for the client that trusts restarted instances. The second
-    value is for the client that lets restarted instances abstain."""
+    """The facts of one cut. `load_s` is the random duration of the load before the cut. Each value
+    of `unavailable_s` is the time from the end of the killed instances to the first lock that a
+    client gets on a free resource. The first value belongs to the client that trusts restarted
+    instances. The second value belongs to the client that lets restarted instances abstain."""
 
     crash: Crash
     number: int
@@ -110,24 +112,24 @@ class CutFacts:
 
     @property
     def is_in_flight(self) -> bool:
-        """True if a ledger showed a running sync at the end of its instance. For everysec: true if
-        a ledger explains a loss."""
+        """True if the ledger of a killed instance shows that a sync was running at the end. Under
+        `everysec` it is true if a ledger explains a loss."""
         if self.crash.policy != "everysec":
             return any(ledger.in_flight > 0 for ledger in self.ledgers)
         return any(ledger.explains(self._window_of(ledger.instance)) for ledger in self.ledgers)
 
     @property
     def unexplained(self) -> int:
-        """How many locks the instances lost without a reason. The ledger of such an instance shows
-        no reason for postponed writes."""
+        """The number of locks that were lost without an explanation. The ledgers of their instances
+        show no reason to postpone writes."""
         calm = {
             one.instance for one in self.ledgers if not one.explains(self._window_of(one.instance))
         }
         return sum(loss.lost for loss in self.losses if loss.instance in calm)
 
     def of(self, margin: int | None = None) -> Loss:
-        """Return the losses of one margin's locks, or of all locks (as margin 0). Each lock counts
-        once."""
+        """Return the losses of the locks with one margin. If `margin` is None, return the losses of
+        all locks, with 0 as their margin. Each lock counts once."""
         losses = [
             loss for loss in self.losses if loss.instance is None and margin in (None, loss.margin)
         ]
@@ -144,7 +146,7 @@ def _longest(losses: Iterable[Loss]) -> float | None:
 
 
 def spread(values: Iterable[float]) -> MedianAndMax:
-    """Return the median and the maximum of the values. Both are None if there are no values."""
+    """Return the median and the maximum of the values. Without values, both are None."""
     numbers = list(values)
     return MedianAndMax(
         median=statistics.median(numbers) if numbers else None, max=max(numbers, default=None)
@@ -152,8 +154,9 @@ def spread(values: Iterable[float]) -> MedianAndMax:
 
 
 def group(cuts: Sequence[CutFacts], margin: int | None = None) -> CrashGroup:
-    """Return the losses of a group, for one margin or for all locks. The group has at least one
-    cut. If a sync in flight excuses losses, cuts with a sync in flight are counted apart."""
+    """Return the losses of a group of cuts, for the locks of one margin or for all locks. The group
+    has at least one cut. If a running sync excuses a loss in this kind of crash, the function
+    counts the cuts with a running sync separately."""
     crash = cuts[0].crash
     apart = crash.promised_loss == "none-unless-in-flight"
     in_flight = [cut.of(margin) for cut in cuts if cut.is_in_flight]
@@ -185,10 +188,10 @@ Group = TypeVar("Group", bound=CrashGroup)
 
 
 def judged(one: Group) -> Group:
-    """Return a group or a row with its verdict and with the other fields that its own figures
-    decide.
+    """Return a group or a row with the fields that follow from its figures, such as its verdict.
 
-    The verdict on a row is the worse verdict of its losses and its double grants.
+    A row has a verdict on its losses and a verdict on its double grants. The worse of these
+    verdicts is the verdict on the row.
     """
     one = replace(
         one,
@@ -207,7 +210,8 @@ def judged(one: Group) -> Group:
 
 
 def judge_loss(losses: CrashGroup) -> Judged:
-    """Judge the losses of a group by the group's own figures."""
+    """Return the verdict on the losses of a group or a row. It depends only on the figures of this
+    group or row."""
     unexplained = losses.unexplained
     if losses.policy == "everysec" and losses.kind in ("kill", "kill-slow-fsync") and unexplained:
         return (
@@ -235,7 +239,8 @@ def judge_loss(losses: CrashGroup) -> Judged:
 
 
 def cells(cuts: Sequence[CutFacts]) -> list[CrashRow]:
-    """Return the rows of one finished group of cuts. There is one row per margin and abstention."""
+    """Return the rows of one finished group of cuts. There is one row for each margin and each kind
+    of second client."""
     pairs = sorted({(contest.margin, contest.abstention) for cut in cuts for contest in cut.asked})
     return [_cell(cuts, margin, abstention=abstention) for margin, abstention in pairs]
 
@@ -267,7 +272,8 @@ def _asked(cuts: Sequence[CutFacts], margin: int, *, abstention: bool) -> list[A
 
 
 def judge_double_grants(row: CrashRow) -> Judged:
-    """Judge the second client's grants by the row's own figures."""
+    """Return the verdict on the double grants of a row. It depends only on the figures of the
+    row."""
     expected = row.promised_double_grants(row.margin, abstention=row.abstention)
     if not row.asked:
         return NOT_KNOWN, "no client requested a lock that was still valid"
@@ -283,7 +289,8 @@ def judge_double_grants(row: CrashRow) -> Judged:
 
 
 def earned(result: CrashResult) -> CrashResult:
-    """Return `result` with all verdicts computed again from the figures of its groups and rows."""
+    """Return a stored `result` with new verdicts. The function computes all verdicts again from the
+    figures of the groups and rows."""
     groups = tuple(map(judged, result.groups))
     rows = tuple(map(judged, result.rows))
     failures = [warning for warning in result.warnings if GIVEN_UP in warning]
@@ -298,8 +305,8 @@ def judge_crash(
     *,
     interrupted: bool = False,
 ) -> Verdict:
-    """Return the verdict over all groups and rows. `failures` are the groups that were not
-    finished."""
+    """Return the verdict on all groups and rows together. `failures` has a sentence for each group
+    that was not finished."""
     judged: list[tuple[str, str]] = [(one.verdict, f"{one.key}: {one.reason}") for one in groups]
     judged += [(row.verdict, f"{row.name}: {row.reason}") for row in rows]
     judged += [(NOT_KNOWN, failure) for failure in failures]

@@ -1,6 +1,7 @@
-"""The plan of crashes: *instances, quick or full → groups of cuts, their durations, impossible
-crashes*. A group covers every vote margin and both kinds of second client. A cell is one group, one
-margin and one kind of second client."""
+"""Plans the crashes of `lockbench crash`: *numbers of instances, quick or full → groups of cuts and
+their durations*. The plan leaves out impossible crashes. A group covers all vote margins and both
+kinds of second client. A cell is the part of a group with one margin and one kind of second
+client."""
 
 from collections.abc import Sequence
 from typing import Annotated
@@ -42,9 +43,10 @@ _MAIN = {
 
 
 class CrashPlan(Section, frozen=True):
-    """The planned crashes. Each crash is made `cuts` times.
+    """The planned crashes. The experiment makes each crash `cuts` times.
 
-    `locks_per_s` is the load offered to each fleet. `latency_ms` is the delay added to fsyncs.
+    `locks_per_s` is the load on each fleet. `latency_ms` is the delay that the shim adds to each
+    fsync.
     """
 
     crashes: Annotated[tuple[Crash, ...], Meta(min_length=1)]
@@ -55,51 +57,54 @@ class CrashPlan(Section, frozen=True):
     latency_ms: Amount = 0.0
 
     def to_json(self) -> dict[str, object]:
-        """Return the values that must be equal, so that a journal can be continued."""
+        """Return the settings of the plan. A session can continue a journal only if these settings
+        are equal to the settings in the journal."""
         return {"experiment": "crash", **builtins_of(self), "ttl_ms": TTL_MS}
 
     @property
     def orders(self) -> list[tuple[Crash, int]]:
-        """All cuts, group after group. A cut is its crash and its number."""
+        """All planned cuts, group after group. Each cut has a crash and a number."""
         return [(crash, number) for crash in self.crashes for number in range(self.cuts)]
 
 
 def load_range_s(crash: Crash) -> tuple[float, float]:
-    """Return the shortest and the longest load (s) before a cut. Because of this range, a cut may
-    fall anywhere between two syncs."""
+    """Return the shortest and the longest duration (s) of the load before a cut. The real duration
+    is random in this range, so that a cut can happen at any time between two syncs."""
     return SETTLE_S, SETTLE_S + (SLOW_SYNC_S if crash.kind == "kill-slow-fsync" else CYCLE_S)
 
 
 def sync_delay_s(crash: Crash, latency_ms: float) -> float:
-    """Return the delay (s) of every sync before this kind of crash. It is `latency_ms`, unless the
-    crash has its own delay."""
+    """Return the delay (s) of each sync before a crash. A crash during a slow fsync has a delay of
+    its own. All other crashes have the delay `latency_ms`."""
     slow_s = SLOW_ALWAYS_S if crash.policy == "always" else SLOW_SYNC_S
     return slow_s if crash.kind == "kill-slow-fsync" else latency_ms / 1000
 
 
 def lanes_of(crash: Crash) -> float:
-    """Return how many fleets of `DEPTH` instances this fleet replaces. A large fleet takes the
-    place of several fleets."""
+    """Return how many lanes the fleet of this crash counts for. A fleet with more than `DEPTH`
+    instances counts for more than one lane."""
     return max(1.0, crash.instances / DEPTH)
 
 
 def seconds_of(crash: Crash) -> float:
-    """Return about how long (s) one cut keeps one lane busy."""
+    """Return an estimate of how long (s) one cut keeps a lane busy."""
     return (sum(load_range_s(crash)) / 2 + AFTER_S) * lanes_of(crash)
 
 
 def is_possible(policy: AofPolicy, kind: CrashKind) -> bool:
-    """Return whether this kind of crash is possible under this policy. Without a file there is only
-    a shutdown or a kill. Under `no` the kernel syncs, so there is no slow fsync."""
+    """Return whether this kind of crash is possible under this policy. If there is no append-only
+    file, only a shutdown and a kill are possible. Under `no` Redis never syncs the file itself, so
+    a kill during a slow fsync is impossible."""
     if policy == "none":
         return kind in ("shutdown", "kill")
     return (policy, kind) != ("no", "kill-slow-fsync")
 
 
 def full_crashes(instances: Sequence[int]) -> list[Crash]:
-    """Return every possible crash. One instance, a quorum, or all instances crash at once. Every
-    crash occurs with an immediate restart. The kind with the largest loss also occurs with a
-    delayed restart. Without a file this kind is `kill -9`, and with a file it is a power cut."""
+    """Return all possible crashes. In each crash, one instance, a quorum or all instances crash at
+    the same time. The list has every crash with an immediate restart. It also has the kind of crash
+    with the largest loss with a delayed restart. If there is an append-only file, this kind is a
+    power cut. Otherwise it is `kill -9`."""
     return [
         Crash(count, policy, kind, crashed, restart)
         for count in instances
@@ -113,9 +118,11 @@ def full_crashes(instances: Sequence[int]) -> list[Crash]:
 
 
 def quick_crashes(instances: Sequence[int]) -> list[Crash]:
-    """Return a short selection of crashes. At one N (`DEPTH`, or the first N), one instance crashes
-    under every policy and kind. At this N the main crashes also hit a quorum. At every other N, one
-    instance crashes in the main ways only. Only `none` and `everysec` get a delayed restart."""
+    """Return a short selection of the possible crashes. One fleet size has the most crashes. It is
+    `DEPTH`, or the first of `instances` if `DEPTH` is missing. At this size, one instance crashes
+    in every way under every policy, and a quorum crashes in the main ways. At the other sizes, only
+    one instance crashes, and only in the main ways. Only crashes under `none` and `everysec` also
+    have a delayed restart."""
     depth = DEPTH if DEPTH in instances else instances[0]
     crashes = []
     for crash in full_crashes(instances):

@@ -1,5 +1,6 @@
-"""The data that `lockbench crash` stores: *groups of cuts, cells by margin and abstention*. A lock
-counts once, even if several instances have lost the lock."""
+"""Defines the data that `lockbench crash` stores. The result has groups of cuts, and a row for each
+margin and each kind of second client. If several instances lose the same lock, the lock counts
+once."""
 
 from collections.abc import Sequence
 from typing import Annotated, Literal, Self
@@ -20,14 +21,15 @@ AtLeastOne = Annotated[int, Meta(ge=1)]
 
 
 class MedianAndMax(Section, frozen=True, kw_only=True):
-    """Median and maximum over cuts. null means that there are no cuts."""
+    """The median and the maximum of a figure over several cuts. Both are null if there are no
+    cuts."""
 
     median: Annotated[Amount | None, says("median over the cuts")]
     max: Annotated[Amount | None, says("most seen", label="most")]
 
 
 class SyncInFlight(Section, frozen=True, kw_only=True):
-    """Cuts with a sync in flight."""
+    """The figures of the cuts in which a sync was in flight."""
 
     cuts: Annotated[
         Count,
@@ -43,7 +45,7 @@ class SyncInFlight(Section, frozen=True, kw_only=True):
 
 
 class Crash(Section, frozen=True):
-    """One group of cuts."""
+    """One kind of planned crash. All cuts of this kind form a group."""
 
     instances: Annotated[AtLeastOne, says("N", label="N")]
     policy: Annotated[
@@ -69,22 +71,22 @@ class Crash(Section, frozen=True):
 
     @property
     def key(self) -> str:
-        """The group's name in journals, sentences and progress lines."""
+        """The name of the group in journals, sentences and progress lines."""
         return f"N={self.instances} {self.policy} {self.kind} of {self.crashed}, {self.restart}"
 
     @property
     def crash(self) -> Annotated[str, says("its kind, in words")]:
-        """The kind of crash, in words."""
+        """The name of this kind of crash in tables and pictures."""
         return KINDS[self.kind]
 
     @property
     def margins(self) -> range:
-        """Every vote margin that a lease can have."""
+        """All vote margins that a lease can have with this number of instances."""
         return range(self.instances - quorum_of(self.instances) + 1)
 
     @property
     def promised_loss(self) -> Expected:
-        """The loss that the policy allows when a server ends in this way."""
+        """The loss of locks that the policy allows after this kind of crash."""
         if self.policy == "none":
             return "nearly-all"
         if self.kind == "shutdown" or self.policy == "always":
@@ -96,7 +98,7 @@ class Crash(Section, frozen=True):
         return "none-unless-in-flight" if self.kind == "kill" else "some"
 
     def promised_double_grants(self, margin: int, *, abstention: bool) -> Expected:
-        """Return the expected double grants while a first lease of `margin` is valid."""
+        """Return whether to expect double grants of locks whose first lease has this `margin`."""
         quorum = quorum_of(self.instances)
         forgetting = min(self.crashed, quorum + margin)
         if (
@@ -109,7 +111,7 @@ class Crash(Section, frozen=True):
 
 
 class CrashGroup(Crash, frozen=True, kw_only=True):
-    """One group of cuts, locks of all margins together."""
+    """The results of one group of cuts, over the locks of all margins."""
 
     cuts: Annotated[AtLeastOne, says("cuts at random phases", label="crashes")]
     at_stake: Annotated[
@@ -144,14 +146,13 @@ class CrashGroup(Crash, frozen=True, kw_only=True):
 
     @property
     def mark(self) -> str:
-        """A mark for figures that are not as expected."""
+        """A mark that tables add to figures that are not as expected. It is "" if the figures are
+        as expected."""
         return "" if self.verdict == AS_EXPECTED else " !"
 
 
 class CrashRow(CrashGroup, frozen=True, kw_only=True):
-    """The locks of one vote margin in one group, and the grants that one of the second clients
-    got.
-    """
+    """The results of one group for the locks with one margin and for one kind of second client."""
 
     margin: Annotated[Count, says("vote margin of the first client's leases")]
     abstention: Annotated[
@@ -173,19 +174,19 @@ class CrashRow(CrashGroup, frozen=True, kw_only=True):
 
     @property
     def name(self) -> str:
-        """The row's name in sentences."""
+        """The name of the row in sentences."""
         return f"{self.key}, margin {self.margin}{', abstaining' if self.abstention else ''}"
 
 
 class Most(Section, frozen=True, kw_only=True):
-    """The largest value in some crashes."""
+    """The largest value of a figure over several crashes."""
 
     max: Annotated[Amount, says("the most", label="")]
 
 
 class Losses(Section, frozen=True, kw_only=True):
-    """The worst losses of the groups of cuts. If there were power cuts, only the power cuts
-    count."""
+    """The worst losses over several groups of cuts. If some of the crashes are power cuts, the
+    planner uses only the power cuts."""
 
     cuts: Annotated[Count, says("crashes made")]
     lost_per_cut: Annotated[Most, says("acknowledged locks lost per crash", label="locks lost")]
@@ -197,8 +198,9 @@ class Losses(Section, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, rows: Sequence[CrashRow], groups: Sequence[CrashGroup] = ()) -> Self:
-        """Return the losses of these rows. The rows of one group share the group's cuts, so each
-        cut counts once. `groups` hold the losses of all margins combined."""
+        """Return the worst losses of these rows. Rows of the same group share the cuts of the
+        group, and each cut counts once. If `groups` contains the groups of the rows, their losses
+        over all margins replace the losses of the single rows."""
         cuts = {row.key: row.cuts for row in rows}
         whole = [group for group in groups if group.key in cuts] or rows
         return cls(
@@ -211,7 +213,7 @@ class Losses(Section, frozen=True, kw_only=True):
 
     @classmethod
     def of_all(cls, parts: Sequence["Losses"]) -> Self:
-        """Return several losses combined."""
+        """Return the sums and the maxima over several losses."""
         return cls(
             cuts=sum(one.cuts for one in parts),
             lost_per_cut=Most(max=max(one.lost_per_cut.max for one in parts)),
@@ -222,36 +224,38 @@ class Losses(Section, frozen=True, kw_only=True):
 
     @property
     def is_safe(self) -> bool:
-        """True if cuts were made and no cut led to a double grant."""
+        """True if there was at least one cut and no cut led to a double grant."""
         return self.cuts > 0 and not self.double_grants
 
     @property
     def granted_twice(self) -> Annotated[str, says("of those asked for", unit="count")]:
-        """How many of the locks that a second client asked for were granted twice."""
+        """A text with the number of locks that were granted twice, and the number of locks that the
+        second clients asked for."""
         return f"{self.double_grants:,} of {self.asked:,}"
 
     @property
     def twice(self) -> str:
-        """The number of locks that were granted twice, in words."""
+        """A phrase that says how many locks were granted twice."""
         return f"{self.granted_twice} locks granted twice"
 
     @property
     def bound(self) -> str:
-        """The 95 % bound (rule of three) if no lock was granted twice. "" after a double grant or
-        with too few crashes."""
+        """A text with the 95 % bound on the share of crashes with a double grant (rule of three).
+        It is "" if a lock was granted twice, or if there were too few crashes."""
         if self.double_grants or self.cuts < LEAST_CUTS:
             return ""
         return f"95 % sure: fewer than 1 crash in {self.cuts // 3:,}"
 
     @property
     def evidence(self) -> str:
-        """The number of locks that were granted twice, with the bound."""
+        """A phrase that says how many locks were granted twice in how many crashes, with the 95 %
+        bound."""
         bound = f" ({self.bound})" if self.bound else ""
         return f"{self.twice} in {self.cuts:,} crashes{bound}"
 
 
 class CrashConditions(Section, frozen=True, kw_only=True):
-    """The conditions of the crashes."""
+    """The conditions under which the crashes were made."""
 
     quick: Annotated[bool, says("a part of the matrix")]
     ttl_ms: Annotated[Count, says("of every lease")]
@@ -265,13 +269,14 @@ class CrashConditions(Section, frozen=True, kw_only=True):
 
     @property
     def disk(self) -> str:
-        """The disk of the servers, in words."""
+        """The name of the servers' disk, with the added delay if there is one."""
         return disk_name(self.latency_ms)
 
 
 class CrashResult(Document, frozen=True, kw_only=True):
-    """The locks that each AOF policy loses in a crash, and the locks that are granted twice after
-    the crash. null means not known, or not applicable."""
+    """The result of `lockbench crash`. It shows how many locks each AOF policy loses in a crash,
+    and how many locks are then granted twice. If a figure is null, it is unknown or it does not
+    apply."""
 
     kind: Annotated[Literal["crash"], says("the command that made it")] = "crash"
     fleet: Annotated[OwnFleet, says("servers and disk")]

@@ -1,6 +1,6 @@
-"""The texts of `lockbench crash`: *its result → lost locks and locks granted twice, on a page*.
-If a loss must not happen, a key figure shows it in one line. Tables that fit 80 columns show the
-other losses."""
+"""Writes the texts of `lockbench crash`: *a crash result → a page about lost locks and locks
+granted twice*. One-line key figures show the losses that must not happen. Tables show all other
+losses, and they fit 80 columns."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -89,7 +89,8 @@ def sheet(result: CrashResult, place: str = "") -> Sheet:
 
 
 def _headline(groups: Sequence[CrashGroup]) -> str:
-    """Describe the losses in one sentence. The key figures hold the bounds."""
+    """Return one sentence about the losses. It has no bounds, because the key figures show the
+    bounds."""
     phrases = []
     if always := [row for row in groups if row.policy == "always"]:
         phrases.append(f"always lost {_locks(always)}")
@@ -115,9 +116,9 @@ def _of_everysec(groups: Sequence[CrashGroup]) -> list[CrashGroup]:
 
 
 def _claims(result: CrashResult) -> Iterator[KeyFigure]:
-    """Yield one key figure per claim, with the bound. The first claims are about always, everysec,
-    delayed restarts and clients that abstain. The last claims are about the effect of the
-    margin."""
+    """Yield one key figure per claim, with its bound. The first claims are about `always`,
+    `everysec`, delayed restarts and clients that let restarted servers abstain. The last claims are
+    about the effect of the vote margin."""
     at_once = [row for row in result.rows if row.restart == "at-once" and not row.abstention]
     one_of_odd = [row for row in at_once if row.crashed == 1 and row.instances % 2]
     if always := [row for row in result.rows if row.policy == "always"]:
@@ -198,9 +199,10 @@ def _parts(result: CrashResult) -> Iterator[Part]:
 
 
 def _doubled(crashes: Crashes, margin: int | None, row: CrashRow) -> str:
-    """Return the double grants after this row's crash. With a `margin`, count this margin's locks
-    and the client that trusts restarted servers. Without a margin, count the client that lets
-    restarted servers abstain."""
+    """Return the double grants after the crash of this row, as text. If `margin` is not None, the
+    function counts the locks with this margin, and only the client that trusts restarted servers.
+    If `margin` is None, it counts all locks, and only the client that lets restarted servers
+    abstain."""
     chosen = [
         one
         for one in crashes[row.key]
@@ -218,8 +220,8 @@ def _waited(crashes: Crashes, abstention: bool, row: CrashRow) -> str:
 
 
 def _tells(row: CrashRow) -> bool:
-    """Return whether to show a row. A row is shown if locks may be lost, if locks were granted
-    twice, or if the row is not as expected."""
+    """Return whether the table shows this row. It shows a row if locks may be lost, if locks were
+    granted twice, or if the row is not as expected."""
     may_lose = row.expected_loss not in ("none", "none-unless-in-flight")
     return may_lose or row.double_grants > 0 or bool(row.mark)
 
@@ -269,7 +271,7 @@ def _most(values: Iterable[float | None]) -> float | None:
 
 
 def suite(result: CrashResult) -> Suite:
-    """Return every cell as a JUnit case."""
+    """Return one JUnit case per row."""
     cases = [
         Case(
             row.name,
@@ -283,8 +285,8 @@ def suite(result: CrashResult) -> Suite:
 
 
 def figures(result: CrashResult) -> list[Figure]:
-    """Return a picture of the losses, grouped by policy. It shows the worst crash of every policy
-    and kind."""
+    """Return a picture of the losses. For each policy and each kind of crash, it shows the worst
+    crash."""
     groups = []
     for policy in AOF_POLICIES:
         of_policy = [
@@ -319,8 +321,9 @@ def _is_drawn(group: CrashGroup, policy: str, kind: str) -> bool:
 
 
 def _worst(same: Sequence[CrashGroup], rows: Rows) -> list[Measure]:
-    """Return the largest values in the groups of one policy and kind. The values are how many locks
-    were lost, how old (s) they were, and which share was granted twice after an immediate restart.
+    """Return the worst results of the groups with one policy and one kind of crash. They are the
+    number of lost locks, the age (s) of the oldest lost lock, and the share of locks that were
+    granted twice after an immediate restart.
     """
     most = max(
         max(group.lost_per_cut.max or 0.0, group.fsync_in_flight.lost_per_cut_max) for group in same

@@ -1,12 +1,15 @@
-"""The planner, which shows speed beside losses: *rows of `lockbench fsync`, a result of `lockbench
-crash` → the planner's page*. Pure.
+"""Contains the planner, which shows the speed of each option next to its losses: *rows of
+`lockbench fsync` and a result of `lockbench crash` → the planner's page*. All functions are pure.
 
-An option combines N, the policy, the restart of a crashed instance, and whether clients let this
-instance abstain. The option's speed is the maximum, and p99 at 80 % of the maximum. Both figures
-come from one reference load, which was measured for most options. The option's losses are the worst
-losses of its power cuts, with and without a torn tail. Nothing is interpolated, so a figure that
-was not measured is null. The price of a policy is the whole range over all measurements. Only
-ratios with an interval are quoted, never a bound. The page's advice is in `advice.py`.
+An option combines a number of instances, a policy, the restart of a crashed instance, and whether
+clients let a restarted instance abstain. Its speed has two figures, which are the maximum rate, and
+p99 at 80 % of the maximum rate. Both figures come from one reference load. The reference load is
+the load that was measured for the most options. The losses of an option are the worst losses of its
+power cuts, with and without a torn tail.
+
+The planner does not interpolate, so a figure that was not measured is null. The price of `always`
+is the range from the lowest to the highest measured price. The planner quotes only ratios that have
+an interval, and no ratios that are only bounds. The module `advice.py` writes the advice.
 """
 
 from collections import Counter
@@ -59,9 +62,9 @@ Rows = Sequence[FsyncRow]
 def plan_page(
     rows: Rows, crash: CrashResult | None, longest_ttl_ms: float | None = None
 ) -> PlannerPage:
-    """Return the section `planner`, with advice that follows from its figures.
+    """Return the planner's page, with the advice that follows from its figures.
 
-    `longest_ttl_ms`: the user's longest TTL, if the user named it.
+    `longest_ttl_ms` is the user's longest TTL, or None if the user named no TTL.
     """
     reference = _reference(rows)
     costs = always_costs(rows)
@@ -92,15 +95,17 @@ def plan_page(
 
 
 def _most_complete(options: Sequence[PlannerOption]) -> int | None:
-    """Count, for each N, the options with known speed and known losses. Return the N with the most
-    such options. If several N are equal, return the largest N."""
+    """Return the number of instances with the most complete options. An option is complete if its
+    speed and its losses are known. If two numbers of instances have equally many complete options,
+    the function returns the larger number."""
     counts = Counter(one.instances for one in options)
     whole = Counter(one.instances for one in options if one.crash and one.acquired_per_s)
     return max(counts, key=lambda count: (whole[count], count), default=None)
 
 
 def judged(rows: Rows, conditions: FsyncConditions, *, interrupted: bool) -> dict[str, Any]:
-    """Return the sections that follow from the rows of a result: costs, findings, page, verdict."""
+    """Return the sections of a result that follow from its rows. They are the costs, the findings,
+    the planner's page and the verdict."""
     findings = findings_of(rows)
     verdict = judge_fsync(
         findings,
@@ -118,16 +123,17 @@ def judged(rows: Rows, conditions: FsyncConditions, *, interrupted: bool) -> dic
 
 
 def earned(result: FsyncResult) -> FsyncResult:
-    """Judge a stored `result` again by its rows, and return the result. Its page loses the figures
-    about crashes. The figures about crashes came from a crash result, which `price_words.beside`
-    must read again."""
+    """Judge a stored `result` again by its rows, and return the result. The planner's page of the
+    returned result has no figures about crashes, because these figures come from another result.
+    `price_words.beside` can add them again."""
     return replace(result, **judged(result.rows, result.conditions, interrupted=result.interrupted))
 
 
 def apart(speed: FsyncResult, losses: CrashResult) -> str:
-    """Return the reason why the page may not show the two results together, or "" if there is no
-    reason. Both results must be as expected, from one machine and one server, and at most a month
-    apart. No result stores a machine name, so processor, memory and kernel identify the machine."""
+    """Return the reason why a page must not show these two results together. Return "" if there is
+    no such reason. Both results must have the verdict AS EXPECTED. They must come from the same
+    machine and the same server version, at most MOST_DAYS days apart. The processor, the memory and
+    the kernel identify the machine, because results do not store the name of the machine."""
     for name, result in (("speed", speed), ("losses", losses)):
         verdict = result.verdict
         if verdict.word != words.AS_EXPECTED.text:
@@ -154,8 +160,8 @@ def apart(speed: FsyncResult, losses: CrashResult) -> str:
 
 
 def machine_text(measured: Environment, here: Environment) -> str:
-    """Return the machine on which the figures were measured, and whether this machine differs from
-    `here`."""
+    """Return a text about the machine on which the figures were measured. If this machine differs
+    from `here`, the text says so."""
     other = any(getattr(measured, name) != getattr(here, name) for name in MACHINE)
     where = f"{measured.cpu_model}, {measured.cores} cores, kernel {measured.kernel}"
     return f"measured on {where}" + (
@@ -164,8 +170,8 @@ def machine_text(measured: Environment, here: Environment) -> str:
 
 
 def judge_page(page: PlannerPage) -> Verdict:
-    """Return the verdict of a page. A page is good if it recommends a way with enough crashes and
-    without a double grant."""
+    """Return the verdict on a page. The verdict is RECOMMENDED if there were enough crashes of safe
+    options and if the page has no warning."""
     safe = [option.crash.cuts for option in page.options if option.crash and option.crash.is_safe]
     evidence = [Evidence("crashes of choices that were safe", sum(safe), CUTS)]
     return conclude(words.RECOMMENDED, evidence, {words.NOT_KNOWN: page.warnings})
@@ -194,9 +200,9 @@ def _text(value: object) -> str:
 
 
 def _doubts(counts: set[int], crash: CrashResult) -> Iterator[str]:
-    """Yield sentences about what the losses beside the speed do not show.
+    """Yield a warning if there were too few crashes, or if a number of instances was not crashed.
 
-    `counts`: each N with a known speed.
+    `counts` holds the numbers of instances whose speed is known.
     """
     if (cuts := crash.conditions.cuts_per_cell) < CUTS:
         yield (
@@ -237,8 +243,9 @@ def _unmeasured(
 
 
 def _of_slow_disks(page: PlannerPage, crash: CrashResult) -> Iterator[str]:
-    """Yield the gaps in the data about slower disks. The losses were measured on the crashed
-    servers' disk. A slower disk changes the losses, and it also changes the price."""
+    """Yield sentences about measurements that are missing for other disks or for the user's TTL.
+    The losses are known only for the disk on which the crashes were made. On a slower disk, the
+    losses and the price would be different."""
     crashed_on = crash.conditions.disk
     reference = page.reference
     crash_disk = crash.fleet.fdatasync_s
@@ -275,7 +282,7 @@ def _of_slow_disks(page: PlannerPage, crash: CrashResult) -> Iterator[str]:
 
 
 def _is_unlike(one_ms: float, other_ms: float) -> bool:
-    """Return whether one fsync time is several times the other fsync time."""
+    """Return whether one of two fsync times is more than UNLIKE times as long as the other one."""
     return max(one_ms, other_ms) > UNLIKE * max(min(one_ms, other_ms), LEAST_MS)
 
 
@@ -287,8 +294,9 @@ def _disk_text(disk: str, fdatasync_ms: float | None) -> str:
 
 
 def _reference(rows: Rows) -> Setup | None:
-    """Return the load that was measured for the most N and policies. If several loads are equal,
-    prefer an added delay of 2 ms, then the slowest disk, then the most callers up to 256."""
+    """Return the load that was measured for the most combinations of a policy and a number of
+    instances. If several loads are equal in this respect, the function prefers an added delay of 2
+    ms. Its next criteria are a slower disk, and then more callers up to 256."""
     of_policies = [row for row in find_rows(rows) if row.policy != "none"] or find_rows(rows)
     counts = Counter(row.setup for row in of_policies)
 
@@ -307,8 +315,8 @@ def _reference(rows: Rows) -> Setup | None:
 def _options(
     rows: Rows, crash: CrashResult | None, reference: Setup | None
 ) -> Iterator[PlannerOption]:
-    """Yield the options, ordered by N, policy and way of restart. The way is None if no crash was
-    made."""
+    """Yield all options, ordered by the number of instances, the policy and the way of restart. If
+    no crash was made for an option, its way is None."""
     cells = crash.rows if crash else ()
     pairs = {(row.instances, row.policy) for row in rows}
     pairs |= {(cell.instances, cell.policy) for cell in cells}
@@ -333,8 +341,8 @@ def _options(
 
 
 def _speed(rows: Rows, instances: int, policy: Policy, reference: Setup | None) -> PlannerOption:
-    """Return an option with its speed under the reference load: the maximum, and p99 at 80 % of the
-    maximum."""
+    """Return an option with its speed under the reference load. The speed consists of the maximum
+    rate, and of p99 at 80 % of the maximum rate."""
     load: dict[str, object] = {"instances": instances, "policy": policy}
     if reference is not None:
         load |= asdict(reference)

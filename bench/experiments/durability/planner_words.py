@@ -1,6 +1,6 @@
-"""The texts of `lockbench planner`: *the planner's page of a result → its answer, its tables, its
-picture*. `lockbench fsync` shows a part of this page. Tables fit 80 columns. An en dash stands for
-a figure that was not measured or has no interval."""
+"""Writes the texts of `lockbench planner`: *the planner's page → the answer, tables and a picture*.
+`lockbench fsync` shows a part of this page, too. Tables fit 80 columns. A table shows an en dash if
+a figure was not measured or has no interval."""
 
 from collections.abc import Iterator, Sequence
 
@@ -47,9 +47,9 @@ _WAYS: dict[tuple[Restart | None, bool], str] = {
 
 
 def planner_sheet(result: FsyncResult, sources: Sequence[str] = ()) -> Sheet:
-    """Return the planner's page alone, its advice first.
+    """Return the summary of the planner's page. Its advice comes first.
 
-    `sources`: the results that the page uses.
+    `sources` names the results that the page uses.
     """
     page = result.planner
     verdict = judge_page(page)
@@ -73,7 +73,8 @@ def planner_sheet(result: FsyncResult, sources: Sequence[str] = ()) -> Sheet:
 
 
 def planner_page(result: FsyncResult, sources: Sequence[str] = (), repeat: str = "") -> Page:
-    """Return the page of the planner: the answer, price against loss, advice, tables."""
+    """Return the planner's HTML page, with the answer, a picture of price against loss, advice and
+    tables."""
     sheet = planner_sheet(result, sources)
     drawn = choice_figure(result.planner)
     pictures = (Chapter("Price against loss", (drawn,)),) if drawn else ()
@@ -83,7 +84,7 @@ def planner_page(result: FsyncResult, sources: Sequence[str] = (), repeat: str =
 
 
 def servers_of(result: FsyncResult) -> str:
-    """Name the measured servers."""
+    """Return a text that names the measured servers."""
     if server := result.fleet.server:
         return f"{server.name} {server.version}"
     instances = result.fleet.instances or ()
@@ -92,7 +93,7 @@ def servers_of(result: FsyncResult) -> str:
 
 
 def disk_text(disk: DiskFigures | None) -> str:
-    """Describe the speed of the disk, and what that means."""
+    """Return a text about the speed of the disk, with an explanation."""
     if disk is None:
         return "not known: fdatasync can only be measured on the host of the servers' files"
     like = "this is memory, no disk; " if disk.p50 < MEMORY_S else ""
@@ -101,8 +102,8 @@ def disk_text(disk: DiskFigures | None) -> str:
 
 
 def advice_lines(page: PlannerPage) -> Iterator[Sentence]:
-    """Yield the doubts, then the advice and the gaps in the data, then help for reading the
-    figures."""
+    """Yield sentences in this order: warnings, advice, missing measurements, and explanations of
+    the figures."""
     yield from (Sentence("warning", text) for text in page.warnings)
     advice = choices(page) or [("next", page.advice[0])]
     yield from (to_do(text, label) for label, text in advice)
@@ -118,7 +119,7 @@ def advice_lines(page: PlannerPage) -> Iterator[Sentence]:
 
 
 def prices(result: FsyncResult) -> Part:
-    """Return the table of the price of always, for every load."""
+    """Return a table with the price of `always` under each load."""
     about = (
         "locks/s under everysec ÷ locks/s under always, in time slices on the same "
         "servers; pairs: number of compared time slices"
@@ -131,7 +132,7 @@ def prices(result: FsyncResult) -> Part:
 
 
 def options(page: PlannerPage) -> Part:
-    """Return the table of price and loss for each N, policy and way of restart."""
+    """Return a table with the price and the losses of each option."""
     load = page.reference
     at = f"speed: {load.load_text}, disk {load.disk}; " if load else ""
     about = f"{at}losses: the worst power cut (none: any end)"
@@ -157,8 +158,8 @@ def options(page: PlannerPage) -> Part:
 
 
 def choice_figure(page: PlannerPage) -> Figure | None:
-    """Return the picture of price against loss. For each way, it shows which share of locks was
-    granted twice, the wait after a crash, and the speed."""
+    """Return a picture of price against loss. For each way, the picture shows the share of locks
+    that were granted twice, the time without new locks after a crash, and the speed."""
     shown = [
         (one, one.crash)
         for one in page.options
@@ -193,8 +194,8 @@ def choice_figure(page: PlannerPage) -> Figure | None:
 
 
 def _choice_measures(page: PlannerPage, one: PlannerOption, losses: Losses) -> list[Measure]:
-    """Return three figures of one way at one N. They are the share of locks granted twice, the wait
-    after a crash, and the speed."""
+    """Return three figures of one option. They are the share of locks that were granted twice, the
+    time without new locks after a crash, and the speed."""
     assert one.way is not None
     twice = losses.double_grants / losses.asked if losses.asked else 0.0
     text = percent(twice, 0) if twice else "none"

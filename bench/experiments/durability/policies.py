@@ -1,8 +1,8 @@
-"""Terms for prices, losses and the planner's page: *policies, crashes, ways of restart, disks →
-their names and meanings*. Pure.
+"""Defines the terms for prices, losses and the planner's page. They name policies, crashes,
+restarts and disks, and explain their meanings. All functions are pure.
 
-A way combines a policy, the restart of a crashed server, and how clients treat the restarted
-server.
+A way combines a policy, the restart of a crashed server, and the behaviour of clients towards the
+restarted server.
 """
 
 from collections.abc import Mapping
@@ -43,24 +43,25 @@ TERMS = {
 
 
 def terms(*names: str) -> dict[str, str]:
-    """Return the meanings of these table words."""
+    """Return the meanings of these words, which occur in tables."""
     return {name: TERMS[name] for name in names}
 
 
 def disk_name(added_ms: float) -> str:
-    """Return a disk's name: the delay that is added to each fsync, or `raw`."""
+    """Return the name of a disk. It is the delay that lockbench adds to each fsync, or `raw disk`
+    without such a delay."""
     return f"+{added_ms:g} ms" if added_ms else "raw disk"
 
 
 def server_policy(policy: Policy) -> AofPolicy:
-    """Return the policy of the servers. It is everysec for `waitaof`, and the same policy
-    otherwise."""
+    """Return the value of `appendfsync` for this policy. It is `everysec` for `waitaof`. For all
+    other policies, it is the policy itself."""
     return "everysec" if policy == "waitaof" else policy
 
 
 class Way(NamedTuple):
-    """A way to run the servers. It has a policy, the restart of a crashed server, and whether
-    clients let this server abstain."""
+    """A way to run the servers. It consists of a policy, the time at which a crashed server
+    restarts, and whether clients let the restarted server abstain."""
 
     policy: Policy
     restart: Restart
@@ -68,12 +69,12 @@ class Way(NamedTuple):
 
     @property
     def back(self) -> str:
-        """The way of restart, in words."""
+        """A text that describes how a crashed server restarts."""
         if self.restart == "delayed":
             return self.restart
         return "at once, clients abstain" if self.abstention else "at once"
 
     @property
     def waits(self) -> bool:
-        """True if no vote of a restarted server counts before the longest TTL has passed."""
+        """True if the vote of a restarted server counts only after the longest TTL has passed."""
         return self.abstention or self.restart == "delayed"

@@ -1,12 +1,13 @@
-"""Measures the price of an fsync policy: *a matrix of cells → interleaved visits in random order →
-a judged, written result*.
+"""Measures the price of each fsync policy: *a matrix of cells → interleaved visits in random order
+→ a judged and stored result*.
 
-Rules: a finished block goes to the journal before the next block begins. So an interrupted matrix
-can be continued, but only on the same server. In a block the policies alternate, forward and
-backward, so each pass makes pairs. After the passes, an open loop offers each policy 80 % of the
-policy's maximum *in this block*. The first visit stores the open loop. The servers' counters
-include the warm-up and the drain of a load. So the counters are divided by all leases, also the
-leases of warm-up and drain.
+The experiment writes a finished block to the journal before the next block begins. So a later
+session can continue an interrupted matrix, but only with the same servers. In a block the policies
+alternate, forward and backward, so the visits of each pass form pairs. After these passes, each
+policy gets an open loop. Its rate is 80 % of the policy's maximum *in this block*. The journal
+stores the open loop with the first visit. The servers' counters include the warm-up and the drain
+of a load. So the experiment divides them by all leases, which include the leases of the warm-up and
+the drain.
 """
 
 from collections import Counter
@@ -62,9 +63,9 @@ MOST_BARREN = 3
 def run_fsync(
     order: ExperimentOrder[FsyncPlan], show: Show, open_servers: Callable[[], FsyncServers]
 ) -> Done[FsyncResult]:
-    """Measure the missing visits of `order`, and write the result when all visits are there. Raises
-    BenchError if this machine cannot measure it, and KeyboardInterrupt if Ctrl-C came before the
-    first finished block."""
+    """Make the visits of `order` that are still missing. Store the result when no visit is missing
+    any more. Raises BenchError if this machine cannot make the visits. Raises KeyboardInterrupt if
+    the user presses Ctrl-C before the first block is finished."""
     with Experiment(order) as experiment, lent(open_servers()) as servers:
         machine = describe_environment()
         place = f"{machine.cpu_model}, {machine.cores_text} of {machine.cores}"
@@ -80,7 +81,7 @@ def run_fsync(
 
 
 class _Visits:
-    """The visits of a matrix, block after block."""
+    """The visits of a matrix, which are made block after block."""
 
     def __init__(
         self,
@@ -129,8 +130,8 @@ class _Visits:
             pace.did(plan.block_s(block))
 
     def _visited(self, block: Block) -> Sequence[VisitSeen]:
-        """Return the visits of a block. A block without a granted lock has no visits, as long as
-        such blocks are rare."""
+        """Measure a block, and return its visits. If no lock was granted in the block, the list is
+        empty. If there are too many such blocks, the method raises NothingGrantedError."""
         prefix = f"lockbench:{self._run_id}:"
         cell = block[0]
         keys = [f"{prefix}r{caller}" for caller in range(cell.callers)]
@@ -150,8 +151,8 @@ class _Visits:
                 return ()
 
     def result(self, header: Header) -> FsyncResult:
-        """Return all measurements so far, together with the newest losses. Restore the settings of
-        the user's servers."""
+        """Restore the settings of the user's servers, and return the result of all visits so far.
+        The planner's page also has the losses of the newest crash result."""
         rows = rows_of(self._journal.pieces)
         plan = self._plan
         conditions = FsyncConditions(
@@ -189,16 +190,17 @@ class _Visits:
 
 
 class NothingGrantedError(EnvironmentNotReadyError):
-    """Raised if the machine or a server did not complete a single lock. The cell then has no
+    """An error for a cell in which no lock was granted during all loads. The cell then has no
     figures."""
 
 
 def measure_block(
     plan: FsyncPlan, block: Block, servers: CellServers, key_prefix: str
 ) -> list[VisitSeen]:
-    """Measure all loads of the block.
+    """Measure all loads of the block, and return one visit for each repeat of each cell.
 
-    Raises NothingGrantedError. Raises RedisError or EnvironmentNotReadyError if a process ended.
+    Raises NothingGrantedError if no lock was granted in a cell. Raises RedisError or
+    EnvironmentNotReadyError if a server or the load process ended.
     """
     cell = block[0]
     maxima_of: dict[FsyncCell, list[LoadSeen]] = {cell: [] for cell in block}
@@ -263,7 +265,8 @@ def _loaded(
 
 @contextmanager
 def load_process(order: LoadOrder) -> Iterator[Child]:
-    """Start a connected load process. It takes a Phase and answers with PhaseFigures.
+    """Start a load process, and yield it when its callers are connected. For each Phase that it
+    receives, the process answers with PhaseFigures.
 
     Raises EnvironmentNotReadyError.
     """
@@ -274,7 +277,7 @@ def load_process(order: LoadOrder) -> Iterator[Child]:
 
 
 def servers_did(before: Sequence[InfoSnapshot], after: Sequence[InfoSnapshot]) -> list[InfoDelta]:
-    """Return the work that each server did between the two snapshots.
+    """Return the work that each server did between the snapshot `before` and the snapshot `after`.
 
     Raises EnvironmentNotReadyError if a server did not survive the load.
     """

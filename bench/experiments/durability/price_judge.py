@@ -1,17 +1,18 @@
-"""Judges the visits: *visits → a row per cell and load → the price of always, in pairs → judged
-findings*. Pure.
+"""Judges the visits of `lockbench fsync`: *visits → a row per cell and load → the price of always →
+judged findings*. All functions are pure.
 
-- The histograms of repeats are merged. Percentiles are never averaged. The work of a server is
-  divided by the leases of the same period.
-- The difference of two policies is the Hodges-Lehmann estimate over pairs of visits, with its exact
-  interval. The interval needs at least six pairs. Rates are never compared without an interval.
-  `none` does not alternate with other policies. So `none` has no pairs and is not compared.
-- Only the cells of the matrix are judged. The answer is "not known" if most figures are only lower
-  bounds (≥), or come from a load with a queue or a late start. The answer is also "not known" if
-  more than a quarter of the visits is missing.
-- On a disk with nearly free syncs, `always` cannot be clearly slower. On such a disk the order of
-  the policies is not judged.
-- Callers do not contend. So an acquire may be refused only if a release has failed before.
+- The judge merges the histograms of a cell's repeats, and never averages percentiles. To get a
+  server's work per lease, it divides the work by the leases of the same period.
+- The judge estimates the difference between two policies from pairs of visits (Hodges and Lehmann).
+  The exact interval of this estimate needs at least six pairs, and the judge compares no rates
+  without an interval. The visits of `none` do not alternate with visits of other policies. So there
+  are no pairs with `none`, and the judge does not compare it.
+- The answer is "not known" in three cases. Most maximum rates are only lower bounds (≥), or most
+  open loads had a queue or started late, or more than a quarter of the visits is missing.
+- If a sync on the disk takes almost no time, `always` cannot be clearly slower than the other
+  policies. On such a disk the judge does not judge the order of the policies.
+- Each caller uses a resource of its own. So an acquire may be refused only if an earlier release
+  has failed.
 """
 
 import math
@@ -68,7 +69,7 @@ Loads = Sequence[LoadSeen]
 
 
 def rows_of(visits: Iterable[VisitSeen]) -> list[FsyncRow]:
-    """Return one row per cell and load, in a fixed order."""
+    """Return one row for each cell and each load, sorted by the settings of the cells."""
     cells: dict[FsyncCell, list[VisitSeen]] = {}
     for visit in visits:
         cells.setdefault(visit.cell, []).append(visit)
@@ -93,7 +94,7 @@ def _rank(cell: FsyncCell) -> tuple[float, ...]:
 def find_rows(
     rows: Iterable[FsyncRow], load: LoadName = "max", /, **values: object
 ) -> list[FsyncRow]:
-    """Return the rows of one load whose cells have these values."""
+    """Return all rows that have this load and all of these `values`."""
     values = {"load": load, **values}
     return [
         row for row in rows if all(getattr(row, name) == value for name, value in values.items())
@@ -101,14 +102,15 @@ def find_rows(
 
 
 def like(row: FsyncRow) -> dict[str, Any]:
-    """Return the values that must be equal in two compared rows, for `find_rows`. The values are N,
-    callers, hold and added latency."""
+    """Return the values that two rows must have in common before they are compared, as arguments
+    for `find_rows`. They are the number of instances, the callers, the hold time and the added
+    latency."""
     return {name: getattr(row, name) for name in MatrixPlace.__struct_fields__}
 
 
 def sustained(loads: Loads) -> bool | None:
-    """Return whether the grants kept up with the arrivals. A gap is allowed if it is at most 1 %,
-    or if it may be random. Return None in closed loop."""
+    """Return whether the locks were granted as fast as the acquires arrived. A difference is
+    allowed if it is at most 1 %, or if it may be random. Return None for closed loops."""
     dues = [load.due for load in loads if load.due is not None]
     if not dues:
         return None
@@ -157,7 +159,8 @@ def _histogram(load: LoadSeen) -> Histogram:
 
 
 def _per(loads: Loads, figure: Callable[[LoadSeen], float | None]) -> Spread | None:
-    """Return the figure over the repeats, or None if the figure is not known for every repeat."""
+    """Return the spread of a figure over the repeats. Return None if the figure is unknown for one
+    of the repeats."""
     values = [value for value in map(figure, loads) if value is not None]
     return Spread.of(values) if values and len(values) == len(loads) else None
 
@@ -167,9 +170,9 @@ def _over(part: float | None, whole: float | None) -> float | None:
 
 
 def disk_of(figures: Iterable[DiskFigures | None]) -> DiskFigures | None:
-    """Return the medians and the largest value, or None if no disk is known. A p99 needs 100
-    writes. If a disk was too slow for 100 writes, its largest value counts. Otherwise the slowest
-    disk would be left out."""
+    """Return the medians of p50 and p99, and the largest value. Return None if there are no figures
+    of a disk. Some figures have no p99, because a p99 needs 100 writes and the disk was too slow.
+    Their largest value then takes the place of their p99, so that the slowest disk counts, too."""
     disks = [disk for disk in figures if disk]
     if not disks:
         return None
@@ -181,8 +184,9 @@ def disk_of(figures: Iterable[DiskFigures | None]) -> DiskFigures | None:
 
 
 def _generator(cell: FsyncCell, loads: Loads, p99_ns: float | None) -> LoadProcessFigures:
-    """Return whether the load process was the limit, and why its load was not as claimed. The
-    process was the limit if it ran, or waited for a core, during 0.9 of the time."""
+    """Return the figures of the load process. They show whether the load process was the limit, and
+    why it did not deliver the planned load. The process was the limit if it ran or waited for a
+    core during at least 0.9 of the time."""
     wanted_ratio = statistics.median(load.wanted_ratio for load in loads)
     little = _per(loads, lambda load: load.littles_law_ratio)
     late_ns = [load.lateness_p99_ns for load in loads if load.lateness_p99_ns is not None]
@@ -201,8 +205,9 @@ def _generator(cell: FsyncCell, loads: Loads, p99_ns: float | None) -> LoadProce
 
 
 def always_costs(rows: Rows) -> list[AlwaysCost]:
-    """Return the price of always, which is the maximum under everysec ÷ the maximum under always.
-    There is one price per N, shape and added latency."""
+    """Return the prices of `always`. A price is the maximum rate under `everysec` divided by the
+    maximum rate under `always`. There is one price for each number of instances, load and added
+    latency."""
     costs = []
     for slow in find_rows(rows, policy="always"):
         for fast in find_rows(rows, policy="everysec", **like(slow)) if slow.rate else ():
@@ -222,8 +227,9 @@ def always_costs(rows: Rows) -> list[AlwaysCost]:
 
 
 def times_as_fast(fast: FsyncRow, slow: FsyncRow) -> Shift:
-    """Return the logarithm of the fast rate ÷ the slow rate. The function uses pairs of consecutive
-    visits. Without pairs it uses the medians, and the interval is ± inf."""
+    """Return the logarithm of `fast`'s rate divided by `slow`'s rate, with its interval. The
+    function compares pairs of consecutive visits. If there are no pairs, it compares the medians,
+    and the interval is infinite."""
     slow_per_s = {visit.repeat: visit.acquired_per_s for visit in slow.visits}
     pairs = [(visit.acquired_per_s, slow_per_s.get(visit.repeat)) for visit in fast.visits]
     if logs := [math.log(one / other) for one, other in pairs if one and other]:
@@ -233,7 +239,8 @@ def times_as_fast(fast: FsyncRow, slow: FsyncRow) -> Shift:
 
 
 def findings_of(rows: Rows) -> list[FsyncFinding]:
-    """Return every finding for which the rows have data."""
+    """Return all findings that the rows allow. Most findings need a pair of policies in the same
+    cell."""
     orders = list(_orders(rows))
     costs = list(_always_slowest(rows))
     # If noise hides the order of the policies, it also hides the price of a policy.
@@ -253,8 +260,8 @@ def judge_fsync(
     done: int,
     interrupted: bool = False,
 ) -> Verdict:
-    """Return the section `verdict`. `planned` and `done` count visits. `rows` are the rows behind
-    the findings."""
+    """Return the verdict on the whole measurement. `planned` is the number of planned visits, and
+    `done` is the number of finished visits. The findings were computed from `rows`."""
     evidence = [
         _evidence(
             "measured maxima below the load process's limit",
@@ -272,8 +279,8 @@ def judge_fsync(
 
 
 def _evidence(tested: str, rows: Rows) -> Evidence:
-    """Count the rows in which the load was neither limited nor late. At least half of the rows must
-    be of this kind."""
+    """Count the rows whose load process was not the limit, and whose load neither had a queue nor
+    started late. At least half of the rows must be of this kind."""
     limited = [row.generator.bound if row.load == "max" else row.sustained is False for row in rows]
     spoilt = sum(
         bool(row.generator.reason or limit) for row, limit in zip(rows, limited, strict=True)
@@ -282,8 +289,9 @@ def _evidence(tested: str, rows: Rows) -> Evidence:
 
 
 def _orders(rows: Rows) -> Iterator[FsyncFinding]:
-    """Yield a finding if a policy that does more is faster than a policy that does less, by more
-    than the expected noise. This order is impossible, so the measurement shows only noise."""
+    """Yield a finding for each pair of policies in an impossible order. The policy that syncs more
+    often is then faster than the other policy by more than the expected noise. Such a measurement
+    shows only the noise of the machine."""
     for less, more in combinations(TAKING_TURNS, 2):
         for dear in find_rows(rows, policy=more):
             for cheap in find_rows(rows, policy=less, **like(dear)):
@@ -308,8 +316,8 @@ def _always_slowest(rows: Rows) -> Iterator[FsyncFinding]:
 
 
 def _slowest(slow: FsyncRow, least: FsyncRow, fastest_per_s: float) -> tuple[Word, str]:
-    """Judge whether `slow` is slower than the next slowest policy. Return the verdict, and the
-    reason if there is no judgement."""
+    """Judge whether the policy of `slow` is slower than the policy of `least`, which is the next
+    slowest. Return the verdict. If there is no judgement, also return the reason."""
     times = times_as_fast(least, slow)
     disk = slow.disk_fdatasync_s
     if times.low > 0:
@@ -332,8 +340,8 @@ def _refusals(rows: Rows) -> Iterator[FsyncFinding]:
 
 
 def warnings_of(rows: Rows, findings: Sequence[FsyncFinding]) -> Iterator[str]:
-    """Yield sentences about what these figures do not show. Rows mark bounds, queues and late
-    loads."""
+    """Yield warnings about failed operations and about findings that were not judged. There are no
+    warnings about lower bounds, queues and late loads, because the rows mark them."""
     if denied := sum(sum(row.denied.values()) for row in rows):
         failed = sum(row.release_failures for row in rows)
         yield f"{denied:,} acquires were denied and {failed:,} releases failed"

@@ -1,10 +1,12 @@
-"""The cells that `lockbench fsync` measures, and their order: *lists of values → cells → blocks of
-interleaved cells*.
+"""Plans the cells that `lockbench fsync` measures, and their order: *lists of values → cells →
+blocks of interleaved cells*.
 
-Rules: pure. The seed decides the order. Compared cells have the same N and callers, and they are
-measured one after the other. The policies no, everysec and always of one cell alternate on the same
-servers, forward and backward (A B C, C B A, …). So other work on the machine disturbs all policies
-equally, and each pass makes a pair. WAITAOF answers once a second, so its loads are longer.
+All functions are pure. The seed determines the order of the blocks. Cells that will be compared
+have the same number of instances and the same callers, and lockbench measures them one after
+another. In a block, the policies `no`, `everysec` and `always` alternate on the same servers,
+forward and backward (A B C, C B A, …). So other work on the machine affects all policies equally,
+and the visits of one pass form pairs. The loads of `waitaof` are longer, because WAITAOF answers
+only once a second.
 """
 
 import itertools
@@ -44,7 +46,7 @@ SLOW_MS = [2.0]
 
 @dataclass(frozen=True, slots=True)
 class LoadOrder:
-    """The first message to the load process."""
+    """The first message that the load process receives. It describes the callers."""
 
     urls: Sequence[str]
     key_prefix: str
@@ -54,9 +56,10 @@ class LoadOrder:
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """Load for `warmup_s` + `seconds`.
+    """One phase of load, which lasts `warmup_s` + `seconds`.
 
-    `rate_per_s` is the rate of acquires in a Poisson process. None means a closed loop.
+    `rate_per_s` is the rate at which acquires arrive as a Poisson process. If `rate_per_s` is None,
+    the phase is a closed loop.
     """
 
     warmup_s: float
@@ -69,13 +72,13 @@ Block = tuple[FsyncCell, ...]
 
 
 class FsyncPlan(FsyncTimes, frozen=True, kw_only=True):
-    """The matrix of cells to measure."""
+    """The matrix of cells that lockbench will measure."""
 
     cells: tuple[FsyncCell, ...]
     seed: int
 
     def blocks(self) -> list[Block]:
-        """Return the blocks in the order of measurement."""
+        """Return the blocks in the order in which lockbench measures them."""
         places: dict[object, dict[object, list[FsyncCell]]] = {}
         for cell in Random(f"{self.seed} fsync").sample(self.cells, len(self.cells)):
             alone = "" if cell.policy in TAKING_TURNS else cell.policy
@@ -84,11 +87,11 @@ class FsyncPlan(FsyncTimes, frozen=True, kw_only=True):
         return [tuple(block) for place in places.values() for block in place.values()]
 
     def seconds_of(self, cell: FsyncCell) -> float:
-        """Return how long (s) each load of the cell is measured."""
+        """Return the duration (s) of each closed-loop load of the cell."""
         return max(self.seconds, WAITAOF_LEAST_S) if cell.policy == "waitaof" else self.seconds
 
     def block_s(self, block: Block) -> float:
-        """Return the approximate time (s) of the block."""
+        """Return an estimate of how long (s) the block will take."""
         cell = block[0]
         loads_s = self.repeats * (self.warmup_s + self.seconds_of(cell))
         loads_s += self.warmup_s + OPEN_TIMES * self.seconds_of(cell)
@@ -101,7 +104,8 @@ def product_cells(
     shapes: Sequence[CallerShape],
     injected_ms: Sequence[float],
 ) -> list[FsyncCell]:
-    """Return all useful combinations. Without an append-only file there is no fsync to delay."""
+    """Return a cell for each useful combination of these values. The policy `none` has no cells
+    with an added delay, because it has no fsync."""
     return [
         FsyncCell(
             policy=policy,
@@ -119,10 +123,11 @@ def product_cells(
 
 
 def full_cells(cores: int) -> list[FsyncCell]:
-    """Return all cells that this many cores can drive, on four disks. The loads are one caller, 16
-    callers that hold locks for 5 ms, and 64 callers that hold locks for 50 ms. With at most two
-    cores, five servers get only the last load. WAITAOF is measured on one slow disk, without the
-    first load."""
+    """Return the cells of the full matrix. A machine with `cores` cores can make their load. The
+    matrix has four disks and three loads. The loads are one caller, 16 callers that hold locks for
+    5 ms, and 64 callers that hold locks for 50 ms. If the machine has at most two cores, fleets of
+    five instances get only the load of 64 callers. `waitaof` is measured on one slow disk only, and
+    not with one caller."""
     counts = driven(cores)
     delays_ms = (0.0, 0.5, 2.0, 10.0)
     cells = product_cells(AOF_POLICIES, counts, [ONE], delays_ms)
@@ -134,9 +139,10 @@ def full_cells(cores: int) -> list[FsyncCell]:
 
 
 def quick_cells(cores: int) -> list[FsyncCell]:
-    """Return a short list of cells that this many cores can drive. The list has one caller, with
-    and without a slow disk. The list also has callers that hold their locks, because without a hold
-    the load process would be the limit."""
+    """Return the cells of the short matrix (`--quick`). A machine with `cores` cores can make their
+    load. The matrix has cells with one caller and one instance, with and without a slow disk. It
+    also has cells with 16 callers that hold their locks. If they did not hold their locks, the load
+    process would be the limit."""
     return [
         *product_cells(AOF_POLICIES, (1,), [ONE], (0.0, 2.0)),
         *product_cells(POLICIES, driven(cores), [SOME], SLOW_MS),
@@ -144,5 +150,6 @@ def quick_cells(cores: int) -> list[FsyncCell]:
 
 
 def driven(cores: int) -> tuple[int, ...]:
-    """Return every N that this many cores can drive if callers come back within milliseconds."""
+    """Return the numbers of instances for which `cores` cores can make the load. Here the callers
+    start again after a few milliseconds."""
     return (1, 3, 5) if cores > 2 else (1, 3)

@@ -1,6 +1,6 @@
-"""The data that `lockbench fsync` stores: *visits in the journal, rows of cells, the price of
-always, findings, the planner's page*. A figure from several repeats is a `Spread`. null means not
-known, or not applicable."""
+"""Defines the data that `lockbench fsync` stores. The journal has the visits. The result has the
+rows, the price of always, the findings and the planner's page. A figure from several repeats is a
+`Spread`. If a figure is null, it is unknown or it does not apply."""
 
 import math
 from collections.abc import Iterable
@@ -22,7 +22,7 @@ CONFIDENCE = 0.95
 
 
 class Setup(Section, frozen=True, kw_only=True):
-    """The load and the disk."""
+    """The load and the disk of a cell."""
 
     clients: Annotated[Count, says("connections per instance")]
     pipeline: Annotated[Count, says("callers that share one connection")]
@@ -35,17 +35,17 @@ class Setup(Section, frozen=True, kw_only=True):
 
     @property
     def setup(self) -> "Setup":
-        """The callers and the disk, without N."""
+        """The same callers and the same disk, without the number of instances."""
         return Setup(**{name: getattr(self, name) for name in Setup.__struct_fields__})
 
     @property
     def callers(self) -> Annotated[int, says("of all clients")]:
-        """The number of callers of all clients."""
+        """The number of callers, over all clients."""
         return self.clients * self.pipeline
 
     @property
     def load_text(self) -> str:
-        """The load in words: `64 callers on 16 connections, hold 5ms`."""
+        """The load in words, such as `64 callers on 16 connections, hold 5ms`."""
         callers = counted(self.callers, "caller")
         shared = ""
         if self.pipeline > 1:
@@ -63,23 +63,23 @@ class Setup(Section, frozen=True, kw_only=True):
     def disk(
         self,
     ) -> Annotated[str, says("the disk in words: raw, or the delay added to each fsync")]:
-        """The raw disk, or the delay that is added to it."""
+        """The name of the disk. It is `raw`, or the delay that lockbench adds to each fsync."""
         return disk_name(self.injected_ms)
 
 
 class MatrixPlace(Setup, frozen=True, kw_only=True):
-    """Load and disk at one N."""
+    """The load, the disk and the number of instances of a cell."""
 
     instances: Annotated[Count, says("N", label="N")]
 
     @property
     def place(self) -> str:
-        """N, load and disk."""
+        """The number of instances, the load and the disk, in words."""
         return f"N={self.instances}, {self.load_text}, {self.disk}"
 
 
 class FsyncCell(MatrixPlace, frozen=True, kw_only=True):
-    """One point of the matrix."""
+    """One cell of the matrix, which is a load, a disk, a number of instances and a policy."""
 
     policy: Annotated[
         Policy,
@@ -91,13 +91,13 @@ class FsyncCell(MatrixPlace, frozen=True, kw_only=True):
 
     @property
     def file_disk(self) -> Annotated[str, says("of the append-only file", label="disk")]:
-        """The disk, or none without an append-only file."""
+        """The name of the disk. It is "none" if there is no append-only file."""
         return self.policy if self.policy == "none" else self.disk
 
     @property
     def connections(self) -> int:
-        """How many connections each instance gets. WAITAOF blocks a connection, so each caller has
-        its own connection."""
+        """The number of connections to each instance. Under `waitaof` each caller has its own
+        connection, because WAITAOF blocks a connection."""
         return self.callers if self.policy == "waitaof" else self.clients
 
     def __str__(self) -> str:
@@ -105,21 +105,23 @@ class FsyncCell(MatrixPlace, frozen=True, kw_only=True):
 
 
 def rate_text(rate: Spread | None, *, bound: bool | None) -> str:
-    """Return a rate, with ≥ if the load process was the limit."""
+    """Return a rate as text. If the load process was the limit (`bound`), the text begins with
+    ≥."""
     if rate is None:
         return MISSING
     return ("≥" if bound else "") + count(round(rate.median))
 
 
 def known_sum(values: Iterable[Number | None]) -> Number | None:
-    """Return the sum, or None if a value is not known."""
+    """Return the sum of the values. Return None if there are no values, or if one of them is
+    None."""
     items = list(values)
     numbers = [value for value in items if value is not None]
     return sum(numbers[1:], numbers[0]) if numbers and len(numbers) == len(items) else None
 
 
 class PhaseFigures(Section, frozen=True, kw_only=True):
-    """The results of a load, as the load process counted them."""
+    """The results of one load, as the load process counted them."""
 
     seconds: Annotated[Amount, says("of the window")]
     granted: Annotated[Count, says("in the window, whenever due")]
@@ -150,8 +152,8 @@ class PhaseFigures(Section, frozen=True, kw_only=True):
 
 
 class LoadSeen(PhaseFigures, frozen=True, kw_only=True):
-    """The results of a load, with the counts of the servers and the shim. These counts include
-    warm-up and drain."""
+    """The results of one load, with the counters of the servers and of the shim. These counters
+    include the warm-up and the drain of the load."""
 
     rate_per_s: Annotated[Amount | None, says("requested rate; null in closed loop")]
     fsyncs: Annotated[Count | None, says("of all instances")]
@@ -161,7 +163,8 @@ class LoadSeen(PhaseFigures, frozen=True, kw_only=True):
 
 
 class VisitSeen(Section, frozen=True, kw_only=True):
-    """One visit of a cell. It is a line of the journal."""
+    """One visit of a cell, in which lockbench measures the cell's loads once. The journal has one
+    line per visit."""
 
     repeat: Annotated[
         Count,
@@ -175,7 +178,8 @@ class VisitSeen(Section, frozen=True, kw_only=True):
 
 
 class DiskFigures(Section, frozen=True, kw_only=True):
-    """How long (s) an fdatasync took before each visit, without added delay."""
+    """The duration of an fdatasync in seconds, measured before each visit and without an added
+    delay."""
 
     p50: Annotated[Amount, says("median of the visits' medians, in seconds")]
     p99: Annotated[
@@ -189,7 +193,7 @@ class DiskFigures(Section, frozen=True, kw_only=True):
 
 
 class LoadProcessFigures(Section, frozen=True, kw_only=True):
-    """The facts that show whether the load process delivered the load that it claims."""
+    """The figures that show whether the load process delivered the planned load."""
 
     wanted_ratio: Annotated[
         Amount, says("median share of a core that the load process used or waited for")
@@ -204,15 +208,14 @@ class LoadProcessFigures(Section, frozen=True, kw_only=True):
 
 
 class VisitRate(Section, frozen=True, kw_only=True):
-    """The rate of one visit. A visit makes pairs with the visits of the same number under other
-    policies."""
+    """The rate of one visit. Visits with the same number under different policies form a pair."""
 
     repeat: Annotated[Count, says("its number")]
     acquired_per_s: Annotated[Amount, says("granted in the window")]
 
 
 class FsyncRow(FsyncCell, frozen=True, kw_only=True):
-    """One cell under one load."""
+    """The figures of one cell under one load."""
 
     load: Annotated[
         LoadName, says("the load; max: closed loop; 80%: open loop at 80 % of the visit's maximum")
@@ -260,37 +263,40 @@ class FsyncRow(FsyncCell, frozen=True, kw_only=True):
 
     @property
     def rate_text(self) -> Annotated[str, says("locks", label="locks", unit="per_s")]:
-        """The rate in words, with ≥ if the load process was the limit."""
+        """The rate as text. If the load process was the limit, the text begins with ≥."""
         return rate_text(self.acquired_per_s, bound=self.generator.bound)
 
     @property
     def kept_up(self) -> bool:
-        """True if the latency of this open loop may be shown. The load must have no queue and no
-        late start."""
+        """True if the latency of this open loop may be shown. This is so if no queue grew and no
+        operation started late."""
         return bool(self.sustained) and not self.generator.reason
 
     @property
     def rate_interval(self) -> tuple[float, float] | None:
-        """The 95 % interval of acquires/s over the visits, or None if there are too few visits."""
+        """The 95 % interval of the rate (acquires/s), computed from the visits. It is None if there
+        are too few visits."""
         logs = [math.log(visit.acquired_per_s) for visit in self.visits if visit.acquired_per_s]
         return paired_shift(logs, CONFIDENCE).ratios if logs else None
 
     @property
     def interval(self) -> Annotated[str, says("of the rate", label="95 % sure", unit="count")]:
-        """The interval of the servers' rate in words. If the load process was the limit, the
-        interval says nothing about the servers."""
+        """The interval of the servers' rate, as text. It is a dash if there are too few visits. It
+        is also a dash if the load process was the limit, because the rate then shows nothing about
+        the servers."""
         if self.rate_interval is None or self.generator.bound:
             return MISSING
         return "–".join(count(round(end)) for end in self.rate_interval)
 
     @property
     def refusals(self) -> int:
-        """How many acquires were denied because of another caller."""
+        """The number of acquires that were denied because of another caller."""
         return self.denied.get("contended", 0) + self.denied.get("split_vote", 0)
 
 
 class AlwaysCost(MatrixPlace, frozen=True, kw_only=True):
-    """The price of always against everysec, from pairs of consecutive visits."""
+    """The price of `always`, which is the rate under `everysec` divided by the rate under `always`.
+    It is computed from pairs of consecutive visits."""
 
     ratio: Annotated[Amount, says("everysec's maximum ÷ always's")]
     generator_bound: Annotated[
@@ -312,25 +318,27 @@ class AlwaysCost(MatrixPlace, frozen=True, kw_only=True):
 
     @property
     def is_known(self) -> bool:
-        """True if the ratio may be quoted. The ratio needs an interval, and the load process must
-        not be the limit."""
+        """True if a text may quote the ratio. This is so if the ratio has an interval and the load
+        process was not the limit."""
         return self.low is not None and not self.generator_bound
 
     @property
     def interval(self) -> Annotated[str, says("of the ratio", label="95 % sure", unit="count")]:
-        """The interval in words, or a dash if the ratio may not be quoted."""
+        """The interval of the ratio, as text. It is a dash if a text may not quote the ratio."""
         if not self.is_known or self.low is None or self.high is None:
             return MISSING
         return f"{_digits(self.low)}–{_digits(self.high)}"
 
     @property
     def times(self) -> Annotated[str, says("the ratio", label="always costs", unit="count")]:
-        """The ratio alone, or a dash if it may not be quoted."""
+        """The ratio without its interval, as text. It is a dash if a text may not quote the
+        ratio."""
         return f"{_digits(self.ratio)}×" if self.is_known else MISSING
 
     @property
     def price(self) -> str:
-        """The ratio with its interval, in words."""
+        """The ratio with its interval, as text. If the ratio may be 1 or less, the text says
+        "nothing measurable" in place of the ratio."""
         is_sure = self.low is not None and self.low > 1
         return f"{self.times if is_sure else 'nothing measurable'} ({self.interval})"
 
@@ -344,7 +352,7 @@ def _digits(ratio: float) -> str:
 
 
 class FsyncFinding(Section, frozen=True):
-    """A finding about the expected behaviour of the policies."""
+    """One expectation about the policies, and whether the measurement showed it."""
 
     name: Annotated[str, says("of the expectation")]
     cell: Annotated[str, says("where")]
@@ -353,8 +361,8 @@ class FsyncFinding(Section, frozen=True):
 
 
 class PlannerOption(Section, frozen=True, kw_only=True):
-    """One option: N, the policy, the restart of a crashed instance, and whether clients let this
-    instance abstain."""
+    """One option of the planner. It combines a number of instances, a policy, the restart of a
+    crashed instance, and whether clients let a restarted instance abstain."""
 
     instances: Annotated[Count, says("N", label="N")]
     policy: Annotated[Policy, says("of the servers")]
@@ -382,31 +390,33 @@ class PlannerOption(Section, frozen=True, kw_only=True):
 
     @property
     def way(self) -> Way | None:
-        """The option's policy with the way of restart. None if no crash was made."""
+        """The option's way, which combines the policy with the restart. It is None if the crash
+        result has no crash of this option."""
         return Way(self.policy, self.restart, self.abstention) if self.restart else None
 
     @property
     def back(
         self,
     ) -> Annotated[str, says("how a crashed server restarts, in words", label="restart")]:
-        """The way of restart, in words."""
+        """A text that describes how a crashed instance restarts."""
         return self.way.back if self.way else MISSING
 
     @property
     def rate_text(self) -> Annotated[str, says("locks", label="locks", unit="per_s")]:
-        """The rate in words, with ≥ if the load process was the limit."""
+        """The rate as text. If the load process was the limit, the text begins with ≥."""
         return rate_text(self.acquired_per_s, bound=self.generator_bound)
 
 
 class CostRange(Section, frozen=True, kw_only=True):
-    """The range of all measured ratios, because no single ratio is true everywhere."""
+    """The lowest and the highest measured price of `always`. A single price would be wrong on other
+    loads and disks."""
 
     least: Annotated[AlwaysCost, says("where always costs least")]
     most: Annotated[AlwaysCost, says("where it costs most")]
 
     @classmethod
     def of(cls, costs: Iterable[AlwaysCost]) -> Self:
-        """Return the range of these costs (at least one)."""
+        """Return the range of one or more costs."""
         ordered = sorted(costs, key=lambda cost: cost.ratio)
         return cls(least=ordered[0], most=ordered[-1])
 
@@ -417,7 +427,7 @@ class CostRange(Section, frozen=True, kw_only=True):
 
 
 class PlannerPage(Section, frozen=True, kw_only=True):
-    """Speed beside losses."""
+    """The planner's page, which shows the speed of each option next to its losses."""
 
     reference: Annotated[
         Setup | None,
@@ -458,7 +468,7 @@ class PlannerPage(Section, frozen=True, kw_only=True):
 
 
 class FsyncFleet(Section, frozen=True, kw_only=True):
-    """The servers of the measurement."""
+    """The facts about the servers of the measurement."""
 
     started: Annotated[bool, says("by us")]
     server: Annotated[
@@ -471,7 +481,7 @@ class FsyncFleet(Section, frozen=True, kw_only=True):
 
 
 class FsyncTimes(Section, frozen=True, kw_only=True):
-    """How many loads each cell has, and how long they are."""
+    """The number of visits of each cell, and the durations of the loads."""
 
     repeats: Annotated[Count, says("number of time slices of each cell, all on the same servers")]
     warmup_s: Annotated[Amount, says("before each load")]
@@ -487,7 +497,7 @@ class FsyncTimes(Section, frozen=True, kw_only=True):
 
 
 class FsyncConditions(FsyncTimes, frozen=True, kw_only=True):
-    """The conditions of the measurement."""
+    """The conditions under which the matrix was measured."""
 
     visits_planned: Annotated[
         Count, says("number of planned visits, over the cells that can be measured")
@@ -496,7 +506,7 @@ class FsyncConditions(FsyncTimes, frozen=True, kw_only=True):
 
 
 class FsyncResult(Document, frozen=True, kw_only=True):
-    """The price of an AOF fsync policy."""
+    """The result of `lockbench fsync`, which shows the price of each AOF fsync policy."""
 
     kind: Annotated[Literal["fsync"], says("of the result")] = "fsync"
     fleet: Annotated[FsyncFleet, says("who served")]

@@ -1,5 +1,6 @@
-"""The texts of `lockbench fsync`: *its result → the price of always, the planner's choices, the
-measurements*. If a load did not keep up, its latency is not shown. Tables fit 80 columns."""
+"""Writes the texts of `lockbench fsync`: *an fsync result → the price of always, the planner's
+choices and the measurements*. If the servers did not keep up with a load, the table does not show
+its latency. Tables fit 80 columns."""
 
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -34,9 +35,9 @@ from bench.report.sheet import Columns, KeyFigure, Part, Sheet, made, sheet_of, 
 
 
 def beside(losses: Answer[CrashResult], result: FsyncResult, folder: Path) -> FsyncResult:
-    """Add the losses of the newest crash result, which lies directly below `folder`. A result that
-    already has losses is returned unchanged. If the crash result is refused or comes from another
-    machine, the returned result has a warning."""
+    """Return `result` with the losses of the newest crash result in `folder`. If `result` already
+    has losses, return it unchanged. If the crash result cannot be read, or if the two results do
+    not fit together, add a warning in place of the losses."""
     if result.planner.ttl_ms:
         return result
     try:
@@ -54,8 +55,8 @@ def _warned(result: FsyncResult, warning: str) -> FsyncResult:
 
 
 def sheet(result: FsyncResult, place: str = "") -> Sheet:
-    """Return the summary: the price of a policy, then the planner's choices. `result` is stored at
-    `place` ("" = not stored)."""
+    """Return the summary of `result`, with the price of `always` and the planner's choices.
+    `result` is stored at `place` ("" = not stored)."""
     page = result.planner
     expected = (
         ("as expected", finding.text)
@@ -85,7 +86,8 @@ def _conditions(result: FsyncResult) -> Sequence[str]:
 
 
 def _keys(page: PlannerPage) -> Iterator[KeyFigure]:
-    """Yield the lowest and the highest price of always, and the disk."""
+    """Yield key figures with the lowest price of `always`, its highest price, and the speed of the
+    disk."""
     if costs := page.always_costs:
         yield KeyFigure("lowest price", costs.least.price, costs.least.place)
         yield KeyFigure("highest price", costs.most.price, costs.most.place)
@@ -95,7 +97,7 @@ def _keys(page: PlannerPage) -> Iterator[KeyFigure]:
 
 
 def suite(result: FsyncResult) -> Suite:
-    """Return the findings as test cases."""
+    """Return one JUnit case per finding."""
     cases = [
         Case(f"{finding.name}: {finding.cell}", ROW_WORDS[finding.verdict].status, finding.text)
         for finding in result.findings
@@ -106,7 +108,8 @@ def suite(result: FsyncResult) -> Suite:
 
 
 def _measured(result: FsyncResult) -> Part:
-    """Return the maximum of each cell, with the latency of its open loop at 80 % of the maximum."""
+    """Return a table with the maximum rate of each cell, and with the latency at 80 % of this
+    rate."""
     opened = {str(row): row for row in result.rows if row.load == "80%" and row.kept_up}
     rows = [row for row in result.rows if row.load == "max"]
     shared = sorted({(row.callers, row.clients) for row in rows if row.pipeline > 1})
@@ -140,7 +143,7 @@ def _measured(result: FsyncResult) -> Part:
 
 
 def figures(result: FsyncResult) -> list[Figure]:
-    """Return a picture of the known prices of always, cell by cell."""
+    """Return a picture of all known prices of `always`, with one bar per cell."""
     costs = [cost for cost in result.costs if cost.is_known]
     if not costs:
         return []

@@ -1,5 +1,5 @@
-"""The questions `fsync` and `crash` as values: *what does each fsync policy cost, and what does it
-lose in a crash?*"""
+"""Defines the questions of `fsync` and `crash`: *What does each fsync policy cost? Which locks does
+it lose in a crash?*"""
 
 from __future__ import annotations
 

@@ -1,14 +1,15 @@
-"""The servers for measurements and crashes: *policy, N, disk → servers under the fault shim; a cell
-of `lockbench fsync` → servers with its policy*.
+"""Provides the servers for measurements and crashes: *policy, number of instances and disk →
+running servers*.
 
     our own     a fresh fleet per block, with the shim in every server; the shim counts fsyncs and
                 delays them
     the user's  the servers named by --target; only CONFIG SET appendfsync changes them, and the old
                 value is always put back
 
-A child process runs this module. The child gets the old settings of the user's servers, and
-restores them when its standard input ends. The input ends if the parent closes it, after Ctrl-C, or
-if the parent dies in any way. URLs travel through a pipe, and never on a command line.
+A child process also runs this module. The child process gets the old settings of the user's
+servers. It restores these settings when its standard input ends. Its input ends if the parent
+process closes it or dies for any reason. The parent process sends the URLs through a pipe, so they
+never appear on a command line.
 """
 
 import json
@@ -48,8 +49,8 @@ _READY = "holding"
 
 @dataclass(frozen=True, slots=True)
 class CellServers:
-    """Running servers. `controls` are the servers' shims. The user's servers have no shims.
-    `become` changes the policy."""
+    """The running servers of one block. `controls` has one entry for the shim of each server. It is
+    empty for the user's servers. The function `become` changes the policy of the servers."""
 
     urls: tuple[str, ...]
     disk: SyncLatency | None
@@ -58,12 +59,13 @@ class CellServers:
 
     @property
     def syncs(self) -> int | None:
-        """How many fsyncs and fdatasyncs all servers have made so far. None if the syncs cannot be
-        counted."""
+        """The number of fsyncs and fdatasyncs that all servers have made so far. It is None if
+        there are no shims to count them."""
         return sum(control.syncs for control in self.controls) if self.controls else None
 
     def syncs_since(self, before: int | None) -> int | None:
-        """Return how many syncs were made since an earlier count `before`."""
+        """Return how many syncs the servers made since `syncs` had the value `before`. Return None
+        if this is unknown."""
         return None if before is None or self.syncs is None else self.syncs - before
 
 
@@ -75,8 +77,8 @@ def shimmed_fleet(
     disk: Path | None = None,
     config: Sequence[str] = (),
 ) -> Iterator[tuple[Fleet, list[Control]]]:
-    """Start a fleet under the fault shim. The servers never rewrite their append-only files. Yield
-    the fleet and the shim of each instance.
+    """Start a fleet under the fault shim, and yield the fleet and the shim of each instance. The
+    servers of this fleet never rewrite their append-only files.
 
     Raises EnvironmentNotReadyError if the servers do not start or do not load the shim.
     """
@@ -97,8 +99,8 @@ def shimmed_fleet(
 
 
 class OwnServers:
-    """Fleets started by lockbench, one per block. Their files are in `disk`. None means the
-    system's temporary folder."""
+    """The servers that lockbench starts. There is a new fleet for each block. The servers store
+    their files in the folder `disk`. If `disk` is None, they use the system's temporary folder."""
 
     def __init__(self, server: ServerBinary, disk: Path | None) -> None:
         self.server = server
@@ -110,15 +112,16 @@ class OwnServers:
         self.trouble = ""
 
     def why_not(self, policy: Policy) -> str | None:
-        """Return why this policy cannot be measured here, or None if it can."""
+        """Return the reason why this policy cannot be measured on these servers. Return None if it
+        can be measured."""
         return (
             without_waitaof(self.server.name, self.server.version) if policy == "waitaof" else None
         )
 
     @contextmanager
     def serving(self, cell: FsyncCell, _keys: Sequence[str] = ()) -> Iterator[CellServers]:
-        """Yield servers for the block of `cell`. The servers end with the context and leave no
-        files.
+        """Start servers for the block of `cell`, and yield them. When the context ends, the servers
+        end and their files are removed.
 
         Raises EnvironmentNotReadyError.
         """
@@ -132,20 +135,21 @@ class OwnServers:
             yield CellServers(fleet.urls, disk, partial(set_policy, fleet.urls), controls)
 
     def close(self) -> str:
-        """Do nothing, because no settings of a user's server were changed."""
+        """Return "". There is nothing to restore, because these servers do not belong to the
+        user."""
         return ""
 
 
 class UserServers:
-    """The user's own servers. After `close` their `appendfsync` has its old value again."""
+    """The user's own servers. The method `close` restores the old value of their `appendfsync`."""
 
     def __init__(
         self, urls: Sequence[str], policies: Iterable[Policy], *, allow_config: bool
     ) -> None:
-        """Read the settings of the servers.
+        """Read the settings of the user's servers.
 
-        Raises UsageError if their policy has to change and the user did not allow it. Raises
-        EnvironmentNotReadyError.
+        Raises UsageError if the measurement has to change `appendfsync` and the user did not allow
+        this. Raises EnvironmentNotReadyError.
         """
         self.urls = tuple(urls)
         self.facts = inspect(self.urls)
@@ -180,8 +184,8 @@ class UserServers:
 
     @contextmanager
     def serving(self, cell: FsyncCell, keys: Sequence[str]) -> Iterator[CellServers]:
-        """Yield as many of the servers as the cell needs, beginning with the first. At the end,
-        unlink the `keys` that an interrupted load has left."""
+        """Yield the first servers of the user's list, as many as the cell needs. At the end, remove
+        those of `keys` that an interrupted load has left."""
         become = partial(set_policy, self.urls if self._before else ())
         try:
             yield CellServers(self.urls[: cell.instances], None, become)
@@ -191,8 +195,8 @@ class UserServers:
     def close(self) -> str:
         """Restore the old setting.
 
-        Returns "" if all servers have their old value. Otherwise the text names the servers with a
-        wrong value, and says what the user must do.
+        Returns "" if all servers have their old value again. Otherwise the returned text names the
+        servers with a wrong value, and says what the user must do.
         """
         before = self._before
         self._before = []
@@ -212,7 +216,8 @@ class UserServers:
         return self.trouble
 
     def why_not(self, policy: Policy) -> str | None:
-        """Return why this policy cannot be measured on these servers, or None if it can."""
+        """Return the reason why this policy cannot be measured on the user's servers. Return None
+        if it can be measured."""
         without = [fact.address for fact in self.facts if fact.fsync == "none"]
         if policy == "none" and len(without) < len(self.facts):
             return (
@@ -237,9 +242,10 @@ FsyncServers = OwnServers | UserServers
 
 @contextmanager
 def lent(servers: FsyncServers) -> Iterator[FsyncServers]:
-    """Yield the servers, and close them whatever happens.
+    """Yield the servers. If an error occurs in the context, close the servers before the error
+    continues.
 
-    If the close fails, its message follows the message of the earlier error.
+    If closing the servers fails, too, raise EnvironmentNotReadyError with both messages.
     """
     try:
         yield servers
@@ -251,16 +257,17 @@ def lent(servers: FsyncServers) -> Iterator[FsyncServers]:
 
 
 def set_policy(urls: Sequence[str], policy: Policy) -> None:
-    """Set the policy on all servers. Do nothing for `none`.
+    """Set `appendfsync` on all servers to the value for this policy. Do nothing if the policy is
+    `none`.
 
-    Raises EnvironmentNotReadyError, which names the server that refuses.
+    Raises EnvironmentNotReadyError if a server refuses the change. The message names this server.
     """
     for target in parse_targets(urls) if policy != "none" else ():
         _policy_of(target, server_policy(policy))
 
 
 def _policy_of(target: InstanceTarget, new_policy: str | None = None) -> str:
-    """Set `new_policy` if there is one, then return the policy of the server.
+    """Return the `appendfsync` of the server. If `new_policy` is not None, set this value first.
 
     Raises EnvironmentNotReadyError.
     """
@@ -278,7 +285,8 @@ def _policy_of(target: InstanceTarget, new_policy: str | None = None) -> str:
 
 
 def without_waitaof(name: str | None, version: str | None) -> str | None:
-    """Return why a server of this name and version has no WAITAOF, or None if it has WAITAOF."""
+    """Return a text that says that a server of this name and version has no WAITAOF. Return None if
+    it has WAITAOF."""
     since = tuple(int(part) for part in (version or "").split(".")[:2] if part.isdecimal())
     has_waitaof = name in ("redis", "valkey") and since >= (7, 2)
     return None if has_waitaof else f"{name} {version} has no WAITAOF (7.2 and later have)"
@@ -289,8 +297,8 @@ def _listed(policies: Iterable[str | None]) -> str:
 
 
 def main() -> None:
-    """Wait until standard input ends, then restore all settings. All servers are restored in
-    parallel, so that a silent server does not delay another server."""
+    """Wait until standard input ends, and then restore the settings of all servers. The function
+    restores all servers in parallel, so that a silent server does not delay the others."""
     order = json.loads(sys.stdin.readline())
     print(_READY, flush=True)  # noqa: T201 - the leash reads it
     while sys.stdin.read(4096):

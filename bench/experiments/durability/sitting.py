@@ -1,8 +1,9 @@
-"""One session that measures a matrix of prices or losses: *an order → the measurements that the
-journal lacks → a result, stored or to be continued*.
+"""Runs one session that measures a matrix of prices or losses: *an order → the missing measurements
+→ a stored result, or an unfinished result*.
 
-A matrix takes many minutes. Each finished piece is written to the journal at once, so an
-interrupted matrix can continue where it stopped. The journal is removed when its result is stored.
+A matrix takes many minutes. The session writes each finished piece to the journal at once. So a
+later session can continue an interrupted matrix. The session removes the journal when it has stored
+the result.
 """
 
 import time
@@ -22,18 +23,19 @@ KNOWN = 0.1
 
 
 class Matrix(Protocol[Stored_co]):
-    """Measurements that are made piece by piece."""
+    """A matrix of measurements, which a session makes piece by piece."""
 
     def measure(self, is_over: Callable[[], bool]) -> None:
-        """Measure the pieces that the journal lacks, until `is_over`. Raises BenchError."""
+        """Measure the pieces that are missing in the journal. Stop when `is_over` returns True.
+        Raises BenchError."""
 
     def result(self, header: Header) -> Stored_co:
-        """Return the judged result of all pieces in the journal."""
+        """Judge all pieces in the journal, and return the result."""
 
 
 class Pace:
-    """An estimate of the time left. `planned_s` is the planned time of all pieces. `lanes` pieces
-    are measured at once."""
+    """An estimate of the remaining time. `planned_s` is the planned time of all pieces. The
+    experiment measures `lanes` pieces in parallel."""
 
     def __init__(self, planned_s: float, lanes: int = 1) -> None:
         self._began_s = time.monotonic()
@@ -42,13 +44,13 @@ class Pace:
         self._lanes = lanes
 
     def did(self, planned_s: float) -> None:
-        """Record that a piece is finished. Its planned time is `planned_s`."""
+        """Record that a piece is finished. `planned_s` is the planned time of this piece."""
         self._left_s -= planned_s
 
     @property
     def left(self) -> str:
-        """The time left, in words. The first estimates follow the plan, and later estimates follow
-        the speed of this machine."""
+        """The remaining time as text. In the beginning, the estimate uses the planned times. Later
+        it uses the measured speed of this machine."""
         done_s = self._planned_s - self._left_s
         pace = 1 / self._lanes
         if done_s > KNOWN * self._planned_s:
@@ -65,12 +67,12 @@ def sit(
     *,
     check: Callable[[Piece], object] = lambda _piece: None,
 ) -> Done[Stored]:
-    """Measure the pieces of a matrix that the journal of `order` lacks. `plan` holds the values
-    that must be equal, so that a matrix can be continued. `check` raises an error for an unusable
-    piece.
+    """Measure the pieces of a matrix that are missing in the journal of `order`. A session can
+    continue a journal only if its own `plan` is equal to the plan in the journal. The function
+    `check` raises an error for a stored piece that cannot be used.
 
-    Raises BenchError if nothing can be measured, and KeyboardInterrupt if Ctrl-C came before the
-    first finished piece.
+    Raises BenchError if nothing can be measured. Raises KeyboardInterrupt if the user presses
+    Ctrl-C before the first piece is finished.
     """
     with open_journal(order.folder, plan, piece, check) as journal:
         matrix = matrix_of(journal)

@@ -1,2 +1,2 @@
-"""The drivers of the audited Python libraries, and locks with a planted fault. Each driver runs
-alone in its process."""
+"""Contains the drivers of the audited Python libraries, and locks with a planted fault. Each driver
+runs alone in its process."""

@@ -1,11 +1,11 @@
-"""Redlock by hand, with one planted fault: *the name of a fault → a lock that has this fault*. The
-audit must find the fault.
+"""Implements a simple Redlock in which one fault is planted: *the name of a fault → a lock that has
+this fault*. The audit must find this fault.
 
-Rules: a fault has the name of the schedule that must find the fault. The name "none" means that
-there is no fault. The lock asks one instance after the other, and waits a tenth of a second for
-each instance. The monotonic clock measures validity. Validity begins before the first command.
-After a failed attempt the lock removes its keys. Source: "Distributed Locks with Redis", the
-Redlock algorithm.
+The name of a fault is the name of the schedule that must find it. The name "none" means that the
+lock has no fault. Without a fault, the lock works as follows. It asks one instance after another,
+and it waits a tenth of a second for each reply. It measures the validity of a lease with the
+monotonic clock. The validity begins before the first command. After a failed attempt, the lock
+removes its keys. The source is the Redlock algorithm in "Distributed Locks with Redis".
 """
 
 import contextlib
@@ -35,7 +35,7 @@ _AHEAD_S = 30.0
 
 @dataclass
 class _Held:
-    """One lease: its key, its token, and its end (s)."""
+    """One lease with its key, its token and the time (s) at which it ends."""
 
     key: str
     token: str
@@ -43,7 +43,7 @@ class _Held:
 
 
 class _Manager:
-    """Redlock on `urls` with one `fault`."""
+    """A Redlock on the instances at `urls`, with one planted `fault`."""
 
     def __init__(self, urls: Sequence[str], fault: str) -> None:
         self.fault = fault
@@ -67,7 +67,7 @@ class _Manager:
         self._last: _Held | None = None
 
     def acquire(self, resource: str, ttl_ms: int, wait_ms: int) -> _Held | None:
-        """Lock `resource`. Try again for up to `wait_ms`."""
+        """Acquire the lock of `resource`. If an attempt fails, try again for up to `wait_ms`."""
         if self.fault == "forked" and self._pid != os.getpid():
             return self._last
         give_up_s = time.monotonic() + wait_ms / 1000
@@ -110,7 +110,8 @@ class _Manager:
             return self.fault == "majority-down"
 
     def give_back(self, held: _Held) -> bool:
-        """Remove the keys, and return whether a quorum of instances had them."""
+        """Remove the keys of a lease. Return whether a quorum of instances had a key of this
+        lease."""
         return sum(self._remove(at, held) for at in range(len(self._clients))) >= self._quorum
 
     def _remove(self, at: int, held: _Held) -> bool:
@@ -173,7 +174,8 @@ class _Manager:
 
 
 def control_lock(order: ClientOrder) -> Lock:
-    """Return a lock with one fault. The text after the colon in the lock's name is the fault."""
+    """Return a lock with one planted fault. The name of the fault is the part of the lock's name
+    after the colon."""
     manager = _Manager(order.urls, order.name.partition(": ")[2])
     return Lock(
         manager.acquire,

@@ -1,11 +1,11 @@
-"""Each audited Python lock: *an order → the lock of that name*, alone in its process.
+"""Connects the audited Python libraries: *an order → the lock with the name in the order*. Each
+driver runs alone in its process.
 
-Rules: all settings are the library's defaults, also the retries. Only two settings come from the
-order. One is the TTL (10 s), and the other is the waiting time if the library requires one. Nothing
-is tuned. The driver imports a library by name, because each library has an environment of its own.
-lockcore is in lockbench's environment. Drivers in other languages also run loads, so they get the
-argument `steps`. This driver ignores the argument `steps`. Source: the quick start of each
-library's README.
+All settings, which include the retries, have the library's default values. There are two
+exceptions. The order sets the TTL (10 s). If a library requires a waiting time, the order sets the
+waiting time, too. The driver imports a library by its name, because each library has a virtual
+environment of its own. lockcore is in lockbench's environment. The calls come from the quick start
+in each library's README.
 """
 
 import time
@@ -21,13 +21,13 @@ from bench.experiments.judge.clients.steps import serve
 
 
 def lockcore(shell: str, order: ClientOrder) -> Lock:
-    """Connect lockcore for threads or gevent, with its default retry policy or with `push`. The
-    driver uses lockcore's public functions, as users do."""
+    """Connect lockcore for threads or gevent. The lock has its default retry policy, or `push` if
+    the name in the order asks for it. The driver uses only lockcore's public functions."""
     return _lockcore(import_module("lockcore").Redlock.connect(shell=shell, **_settings(order)))
 
 
 async def lockcore_async(order: ClientOrder) -> Lock:
-    """Connect lockcore for asyncio, with the same policies."""
+    """Connect lockcore for asyncio, with the same retry policies as `lockcore`."""
     return _lockcore(await import_module("lockcore").AsyncRedlock.connect(**_settings(order)))
 
 
@@ -65,8 +65,8 @@ def of_objects(
     is_held: Callable[[Any], object] | None = None,
     get: Callable[[Any, int], object] = lambda lock, _wait_ms: lock.acquire(),
 ) -> Lock:
-    """Return the lock of a library. `make` creates an object per lock, and `get` tries for some ms
-    to acquire the object."""
+    """Return the lock of a library that has an object for each resource. `make` creates this
+    object. `get` tries to acquire the lock with this object, for up to the given time in ms."""
 
     def acquire(resource: str, ttl_ms: int, wait_ms: int) -> object:
         lock = make(resource, ttl_ms, wait_ms)
@@ -76,7 +76,7 @@ def of_objects(
 
 
 def _in_seconds(make: Callable[..., object]) -> Callable[[str, int, int], object]:
-    """Return `make` with times in ms, although `make` itself takes seconds."""
+    """Return a function that takes times in ms and calls `make` with these times in seconds."""
     return lambda name, ttl_ms, wait_ms: make(
         name, timeout=ttl_ms / 1000, blocking_timeout=wait_ms / 1000
     )
@@ -102,7 +102,8 @@ async def coredis(order: ClientOrder) -> Lock:
 
 
 def python_redis_lock(order: ClientOrder) -> Lock:
-    """Connect python-redis-lock to one server. The library wakes a waiter by BLPOP."""
+    """Connect python-redis-lock to one server. A waiting caller of this library blocks in BLPOP
+    until the lock is free."""
     make_lock = partial(
         import_module("redis_lock").Lock, import_module("redis").StrictRedis.from_url(order.urls[0])
     )
@@ -115,8 +116,8 @@ def python_redis_lock(order: ClientOrder) -> Lock:
 
 
 def portalocker(order: ClientOrder) -> Lock:
-    """Connect portalocker's RedisLock to one server. The lock uses a subscription instead of a key,
-    and has no TTL. A caller waits for 5 s."""
+    """Connect portalocker's RedisLock to one server. This lock uses a subscription instead of a
+    key, so it has no TTL. A caller waits for the lock for 5 s."""
     library = import_module("portalocker")
     client = import_module("redis").Redis.from_url(order.urls[0])
 
@@ -134,8 +135,8 @@ def portalocker(order: ClientOrder) -> Lock:
 
 
 def redlock_py(order: ClientOrder) -> Lock:
-    """Connect redlock-py. The library asks the instances one after the other, with 3 tries 0.2 s
-    apart. An acquire returns False after the last try."""
+    """Connect redlock-py. This library asks one instance after another. An acquire makes 3 tries,
+    0.2 s apart. If the last try fails, the acquire returns False."""
     manager = import_module("redlock").Redlock(list(order.urls))
     return Lock(
         lambda resource, ttl_ms, _wait_ms: manager.lock(resource, ttl_ms),
@@ -146,8 +147,9 @@ def redlock_py(order: ClientOrder) -> Lock:
 
 
 def redlock_ng(kind: str, order: ClientOrder) -> Lock:
-    """Connect redlock-ng. The library asks the instances one after the other, with 3 more tries 0.1
-    to 0.3 s apart. AsyncRedlock of redlock-ng cannot extend."""
+    """Connect redlock-ng. This library asks one instance after another. After a failed try, an
+    acquire makes up to 3 more tries, 0.1 to 0.3 s apart. redlock-ng's AsyncRedlock cannot extend a
+    lease."""
     manager = getattr(import_module("redlock"), kind)(list(order.urls))
     return Lock(
         lambda resource, ttl_ms, _wait_ms: manager.acquire(resource, ttl_ms),
@@ -160,8 +162,8 @@ def redlock_ng(kind: str, order: ClientOrder) -> Lock:
 
 
 def pottery(kind: str, module: str, order: ClientOrder) -> Lock:
-    """Connect pottery's Redlock, which uses a thread pool per operation, or pottery's
-    AIORedlock."""
+    """Connect pottery's Redlock or AIORedlock. The Redlock starts a thread pool for each
+    operation."""
     masters = {import_module(module).Redis.from_url(url) for url in order.urls}
     make_lock = partial(getattr(import_module("pottery"), kind), masters=masters)
     return of_objects(
@@ -175,8 +177,8 @@ def pottery(kind: str, module: str, order: ClientOrder) -> Lock:
 
 
 async def aioredlock(order: ClientOrder) -> Lock:
-    """Connect aioredlock on aioredis 1. An acquire makes 3 tries, 0.1 to 0.3 s apart, and then
-    raises LockError."""
+    """Connect aioredlock, which uses aioredis 1. An acquire makes 3 tries, 0.1 to 0.3 s apart. If
+    the last try fails, the acquire raises LockError."""
     library = import_module("aioredlock")
     servers = [{"host": part.hostname, "port": part.port} for part in map(urlsplit, order.urls)]
     manager = library.Aioredlock(servers)
@@ -197,7 +199,8 @@ async def aioredlock(order: ClientOrder) -> Lock:
 
 
 def control(order: ClientOrder) -> Lock:
-    """Connect Redlock by hand. The lock's name contains the fault."""
+    """Connect the simple Redlock with a planted fault. The lock's name contains the name of the
+    fault."""
     from bench.experiments.audit.clients.control import control_lock
 
     return control_lock(order)
@@ -226,7 +229,8 @@ LIBRARIES: dict[str, tuple[str, Connect]] = {
 
 
 def library(order: ClientOrder) -> tuple[str, Connect]:
-    """Return how the library of `order` waits, and the function that connects the library."""
+    """Return how the callers of the library in `order` run (threads, gevent, asyncio or uvloop).
+    Also return the function that connects this library."""
     return LIBRARIES[order.name.partition(":")[0].removesuffix(PUSH)]
 
 
