@@ -116,7 +116,9 @@ class Several(click.ParamType[tuple[object, ...]]):
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
-        """Return completions of the last value. Each completion starts with the earlier values."""
+        """Return completions for the last of the values. Each completion starts with the earlier
+        values.
+        """
         before, comma, last = incomplete.rpartition(",")
         return [
             CompletionItem(f"{before}{comma}{item.value}")

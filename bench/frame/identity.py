@@ -1,6 +1,6 @@
 """Derives the name of a command for a CI server from the typed options, and a mark for its cases.
 
-A CI server keeps one case for each pair of class and name. So two runs in one job must have
+A CI server keeps one case for each pair of class and name. So two runs in the same job must have
 different names or marks. The name must be the same in every job, so that a CI server can show the
 history of a case. For this reason the name does not contain the id of a run.
 """

@@ -133,7 +133,7 @@ class FiniteRange(click.FloatRange):
 class Read(click.ParamType[object]):
     """An option type that converts a text with the function `read`.
 
-    `read` raises ValueError for a wrong text. The user sees the message of this ValueError.
+    If the text is wrong, `read` raises ValueError. The user sees the message of this ValueError.
     """
 
     def __init__(self, name: str, read: Callable[[str], object]) -> None:

@@ -6,8 +6,8 @@ The rules of the verdict are:
   stored run. Other code only compares this word with the new verdict.
 - If a run is invalid, its figures do not count. Only its violations count, because violations are
   certain.
-- A run is invalid if the recipe raised exceptions too often. An operation that raised has no
-  figures, so all figures cover only a part of the operations.
+- A run is invalid if the recipe raised exceptions too often. An operation that raised an exception
+  has no figures. So all figures cover only a part of the operations.
 - If there is no reason for another verdict, the safety word UNKNOWN or NOT TESTED becomes the
   verdict. Neither word counts as a success.
 - If Ctrl-C interrupted a run, the run never gets a good verdict.

@@ -61,12 +61,12 @@ def explore(
     seed: int,
     server: str | None,
 ) -> Done[ExploreResult]:
-    """Search thousands of simulated schedules for a schedule that breaks a recipe. Show the
-    smallest such schedule step by step.
+    """Search thousands of simulated schedules for a schedule that breaks a recipe. Show each step
+    of the smallest schedule that the search found.
 
-    Messages come late or get lost. Clients pause or die. Servers stop, restart empty or die. Exit
-    code 5: a schedule broke a recipe that must hold. Exit code 4: no schedule broke a recipe that
-    is known to be flawed.
+    Messages arrive late or are lost. Clients pause or die. Servers freeze, restart empty or die.
+    Exit code 5 means that a schedule broke a recipe that must be safe. Exit code 4 means that no
+    schedule broke a recipe with a known flaw.
     """
     from bench.experiments.explore.experiment import run_explore
     from bench.experiments.explore.result import ExplorePlan

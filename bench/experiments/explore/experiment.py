@@ -212,8 +212,8 @@ def _preconditions(about: About, total: Hunt, *, whole: bool, cut: str) -> Mappi
 
     If a search ended before every schedule was played, it can show a flaw but not its absence. The
     flaw of `set-nx-get-del` needs 150 schedules on average, and one seed in a thousand needs 1,000.
-    So if the search does not find a known flaw, the verdict on the recipe is "not known". The
-    exception is a search that played every schedule within the bound.
+    So if the search does not find a known flaw, the verdict on the recipe is "not known". This rule
+    does not apply to a search that played every schedule within the bound.
     """
     if total.outside:
         return {f"all of the recipe ran in virtual time ({total.outside})": False}

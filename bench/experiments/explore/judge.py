@@ -28,14 +28,16 @@ def judge_explored(rows: Sequence[ExploredRow], planned: int, *, is_cut: bool = 
 
 
 def earned(result: ExploreResult) -> ExploreResult:
-    """Return `result` with the words and the verdict that follow from its rows."""
+    """Return `result` with the verdict words and the verdict that follow from the evidence in its
+    rows.
+    """
     rows = tuple(replace(row, verdict=word_of_row(row)) for row in result.rows)
     verdict = judge_explored(rows, len(result.conditions.recipes), is_cut=result.interrupted)
     return replace(result, rows=rows, verdict=verdict)
 
 
 def word_of_row(row: ExploredRow) -> RowWord:
-    """Return the word that follows from a stored row.
+    """Return the verdict word that follows from the evidence in a stored row.
 
     If the verdict word is "not known", the row itself states the reason.
     """

@@ -62,7 +62,8 @@ class Outside:
 
     @classmethod
     def take(cls) -> str:
-        """Return the description of the first part, or "", and forget the part.
+        """Return the description of the first noticed part, or "" if there is none. Then forget
+        this part.
 
         The use of gevent counts as a part only after this process has called `watch`. Otherwise the
         process itself may use gevent.

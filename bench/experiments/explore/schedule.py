@@ -4,7 +4,8 @@ usual course of events. The functions are pure.
 In the usual course every message takes LATENCY_NS, no client pauses and no part breaks. A schedule
 lists only the places where the course changes, so a schedule is short. A search can remove any
 single change from a schedule, to see whether this change matters. Each client and each server
-counts its own places. So a change at one client has little effect on the places of another client.
+counts the places that it has passed. So a change at one client has little effect on the places of
+another client.
 
 There are three searches. The *random* search makes a change at each place with a small probability,
 which differs between schedules (as in swarm testing). The search *by priorities* (PCT) pauses

@@ -49,16 +49,17 @@ def judge(
     shared: bool,
     server: str | None,
 ) -> Done[JudgeResult]:
-    """Judge whether your own lock holds. One page answers each question about the lock.
+    """Judge whether your own lock holds. The report answers each question about the lock on one
+    page.
 
     LOCK is a file (mine.py), package.module:object, or a command. The function `lock(urls)` of the
-    file returns the lock. The lock is a callable from a name to a context manager, or an object
-    with acquire(name) and release(name). Both may be synchronous or asynchronous. A command reads
-    `acquire NAME` and `release NAME` on stdin. It answers each line with ok, no, or the text of an
-    error. The command gets the URLs of the servers as its last arguments.
+    file returns the lock. The lock is either a callable that turns a name into a context manager,
+    or an object with acquire(name) and release(name). The calls of the lock may be synchronous or
+    asynchronous. A command reads `acquire NAME` and `release NAME` on stdin. The command answers
+    each line with ok, no, or the text of an error. Its last arguments are the URLs of the servers.
 
     Exit code 5 means that two clients had the lock, or could have had it. Exit code 1 means that
-    something else does not hold.
+    the lock failed another test.
     """
     from bench.experiments.judge.experiment import run_judge
     from bench.experiments.judge.plan import plan_of

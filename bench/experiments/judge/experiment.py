@@ -187,7 +187,9 @@ class _Questioning:
 
 
 def asked(stage: JudgeStage, row: JudgeRow[JudgeStage]) -> RowFinding:
-    """Play a row with the lock. Raises NotApplicableError if the row does not apply to the lock."""
+    """Play a row with the user's lock, and return the finding. Raises NotApplicableError if the row
+    does not apply to the lock.
+    """
     if stage.instances < row.least:
         raise NotApplicableError(f"this row needs {row.least} servers; use --instances {row.least}")
     if not any(stage.lock_keys) and row.name != CONTENTION:

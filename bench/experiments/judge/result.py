@@ -130,7 +130,7 @@ class WaitingCost(Section, frozen=True, kw_only=True):
 
 
 class JudgeResult(Document, frozen=True, kw_only=True):
-    """One lock, judged row by row."""
+    """The judgement of one lock, row by row."""
 
     kind: Annotated[Literal["judge"], says("the command that made it")] = "judge"
     fleet: Annotated[OwnFleet, says("the servers that the judge started")]

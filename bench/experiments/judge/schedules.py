@@ -5,7 +5,7 @@ Both `judge` and `audit` play a schedule as a row. The function returns a text t
 fault, or "" if there is no fault. `need` asserts each precondition. If a precondition is not met,
 the result is unknown. To force the order of the steps, a schedule freezes servers and clients, and
 it waits until a request is unread on a socket. A schedule uses the clock only to wait for the end
-of a lease. The `documented` settings come from the example in the library's README, with our TTL.
+of a lease. In an audit, each library keeps its default settings, except for the TTL.
 
 Users see the docstring of a schedule, because it is the description of the row's course of events.
 """
@@ -243,8 +243,8 @@ def _expired(stage: Stage) -> Party:
 @dataclass(frozen=True, slots=True)
 class Successors:
     """The clients that got the lock after another client's lease had ended, and the keys at that
-    time. For a semaphore, `other` is an additional client. The request of `other` shows whether the
-    semaphore wrongly has a free place.
+    time. If the lock is a semaphore, `other` is an additional client. The request of `other` shows
+    whether the semaphore wrongly has a free place.
     """
 
     holders: Sequence[Party]
@@ -406,8 +406,10 @@ def extend_by_minority(stage: Stage) -> str:
 
 @schedule(OWNER, "a holder that does not notice the end of its lock during a pause", KLEPPMANN)
 def paused_holder(stage: Stage) -> str:
-    """A holder is frozen until its lock has ended and another client has it. Then the old holder
-    asks whether it still holds the lock, if the library has this call, and releases the lock."""
+    """A holder is frozen until its lock has ended and another client has it. If the library has a
+    call for this, the old holder then asks whether it still holds the lock. At the end it releases
+    the lock.
+    """
     client, successors = _succeeded(stage)
     try:
         believes = client.ask("held").ok
@@ -456,7 +458,8 @@ def script_flush(stage: Stage) -> str:
 )
 def clock_ahead(stage: Stage) -> str:
     """A client holds a lock. Another client, whose wall clock is ahead by a minute, asks for the
-    lock. Then the holder releases it."""
+    lock. Then the holder releases the lock.
+    """
     other = stage.party_by_clock()
     client = _granted(stage)
     stage.shift_clock(other, CLOCK_S)

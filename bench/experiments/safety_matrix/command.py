@@ -57,8 +57,9 @@ def safety(
 ) -> Done[SafetyResult]:
     """Test each recipe with the faults that are known to break it, and say which recipes hold.
 
-    Simulated schedules come first, then the claims about Redlock. Exit code 5: a row that must be
-    safe was violated. Exit code 4: an expected fault did not show.
+    Simulated schedules come first, and the claims about Redlock follow. Exit code 5 means that a
+    recipe or a claim that must be safe was violated. Exit code 4 means that a result differs from
+    the expectation, for example because a known flaw did not appear.
     """
     from bench.experiments.safety_matrix.experiment import choose_cases, run_safety
     from bench.experiments.safety_matrix.result import SafetyPlan

@@ -113,7 +113,7 @@ def look_at_rules(required: Mapping[str, int], setup: RowSetup) -> Finding:
 
 
 def _explored(recipe: str, setup: RowSetup) -> tuple[ExploredRow, Mapping[str, int]]:
-    """Explore a recipe. Return its row, and the number of events of each kind."""
+    """Explore a recipe. Return the row of the recipe, and the number of events of each kind."""
     schedules = QUICK_SCHEDULES if setup.quick else FULL_SCHEDULES
     if not find_recipe(recipe).about.safe:
         schedules = SCHEDULES_OF_A_FLAW

@@ -48,13 +48,15 @@ def judge_rows(rows: Sequence[SafetyRow], planned: int | None = None) -> Verdict
 
 
 def earned(result: SafetyResult) -> SafetyResult:
-    """Return `result` with the words and the verdict that follow from its rows."""
+    """Return `result` with the verdict words and the verdict that follow from the evidence in its
+    rows.
+    """
     rows = tuple(replace(row, verdict=word_of_row(row)) for row in result.rows)
     return replace(result, rows=rows, verdict=judge_rows(rows, len(rows) + result.interrupted))
 
 
 def word_of_row(row: SafetyRow) -> MatrixWord:
-    """Return the word that follows from a stored row.
+    """Return the verdict word that follows from the evidence in a stored row.
 
     If the row was not tested, its verdict word does not change.
     """

@@ -96,7 +96,8 @@ def _lines(result: SafetyResult) -> Iterator[Sentence]:
 def _figure(row: SafetyRow) -> str:
     """Return the figures of a row as text.
 
-    A claim also shows its reason. Other rows show a reason only if they have no figures.
+    The text of a claim also has the reason for the result. The text of any other row has a reason
+    only if the row has no figures.
     """
     reason = row.reason if row.part == "claim" or not row.figures else None
     return "; ".join(filter(None, (figures_text(row.figures), reason))) or "–"

@@ -99,8 +99,9 @@ class Contender:
             gevent.sleep(LOOK_S)
 
     def _rest(self, until_ns: int, trial: int) -> bool:
-        """Wait for the start of the next attempt. Return False if a contender wins before this
-        start."""
+        """Wait for the start of the next attempt. Return False if a contender wins before the next
+        attempt starts.
+        """
         while self._won[0] < trial:
             left_ns = until_ns - monotonic_ns()
             if left_ns <= 0:

@@ -150,8 +150,8 @@ class Driver(ExitStack):
         return Endings(won=won, nobody=rounds - won)
 
     def _round(self, contenders: int, rng: Random) -> Counter[int]:
-        """Play a round, and return the number of votes for each contender. Contenders without a
-        vote are left out.
+        """Play a round, and return the number of votes for each contender. The result leaves out
+        contenders without a vote.
         """
         turns = [(seat, index) for seat in range(contenders) for index in range(len(self._servers))]
         rng.shuffle(turns)
