@@ -153,7 +153,7 @@ def note(*lines: str) -> None:
 def say_json(value: object, indent: int | None = None) -> None:
     """Print a value as JSON on stdout, in UTF-8 on every screen.
 
-    A half of a surrogate pair becomes its escape in JSON.
+    A lone half of a surrogate pair is printed as a JSON escape.
     """
     say_utf8(json.dumps(value, ensure_ascii=False, indent=indent) + "\n")
 
@@ -183,7 +183,7 @@ def console_on(stream: TextIO | None = None) -> Console:
 def open_screen() -> None:
     """Make stdout and stderr replace each character that the screen lacks.
 
-    This also applies to the output of other libraries in this process.
+    The replacement also applies to the output of other libraries in this process.
     """
     for stream in (sys.stdout, sys.stderr):
         _replacing(stream)

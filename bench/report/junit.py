@@ -50,8 +50,8 @@ class Suite:
 def suite_of(
     result: Document, cases: Sequence[Case], properties: Mapping[str, str] | None = None
 ) -> Suite:
-    """Return the cases of a result. The suite has the id of the result and the other
-    `properties`."""
+    """Return the cases of a result. The properties of the suite are the id of the result and the
+    given `properties`."""
     about = {"id": result.id, **(properties or {})}
     return Suite(result.kind, result.started_at, result.duration_s, cases, about)
 

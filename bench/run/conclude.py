@@ -75,9 +75,9 @@ SHOWS_A_FLAW = "exists only to show a flaw"
 class RunEvidence:
     """The data from which lockbench makes the result of a run.
 
-    `counters`, `server_cpu_s`: as `counted` returns them. `keys_before`: how many keys each of our
-    servers had before the run. `seen_live`: the violations that were observed during the run, by
-    kind.
+    `counters`, `server_cpu_s`: the two results of the function `counted`. `keys_before`: how many
+    keys each of our servers had before the run. `seen_live`: the violations that were observed
+    during the run, by kind.
     """
 
     scenario: Scenario

@@ -120,7 +120,7 @@ class FaultTimeline:
         return tuple(_entry(fault, start_ns) for fault in self.faults)
 
     def absences(self, *, allowed: bool = False) -> list[str]:
-        """Return one sentence for each fault that did not take place as ordered.
+        """Return one sentence for each fault that was skipped or that failed.
 
         `allowed`: True selects faults that may be skipped. False selects faults that may not be
         skipped. A run may skip all of its faults, or it may skip none. So the list is always empty
@@ -172,8 +172,8 @@ class FaultTimeline:
         return [f"{order.kind} {order.target}" for order in there]
 
     def shown(self) -> list[tuple[str, str, bool]]:
-        """Return each fault's kind and target, and whether the fault was in force at any time since
-        the last call.
+        """Return three facts about each fault. The facts are its kind, its target, and whether it
+        was in force at any time since the last call.
 
         The whole time since the last call counts, so a fault between two calls is also visible.
         """

@@ -166,7 +166,7 @@ def _note_window(course: Course, follower: Follower, ended_ns: int, *, user: boo
 
 
 def _overdue(load: Load, follower: Follower, now_ns: int, grace_s: float) -> tuple[str, ...]:
-    """Return a sentence if Locust should have ended by itself but still runs.
+    """Return a sentence if Locust still runs after the time at which it should have ended.
 
 
     Raises EnvironmentNotReadyError if the users do not start in time.

@@ -82,7 +82,7 @@ class Follower:
     def window_ns(self) -> tuple[int, int] | None:
         """The measured window on the monotonic clock.
 
-        It is None until every worker has spawned its users.
+        The window is None until every worker has spawned its users.
         """
         if self.spawned_ns is None:
             return None

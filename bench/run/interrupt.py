@@ -44,8 +44,8 @@ class Interrupts:
         self._hook = sys.unraisablehook
 
     def __enter__(self) -> Self:
-        """Handle the signals from now on. If the process ignores SIGHUP (nohup), SIGHUP stays
-        ignored."""
+        """Handle the signals from now on. If the process ignores SIGHUP (nohup), the process
+        continues to ignore SIGHUP."""
         if threading.current_thread() is threading.main_thread():
             for number in _SIGNALS:
                 if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
@@ -94,7 +94,7 @@ class Interrupts:
     def _lost(self, unraisable: UnraisableHookArgs) -> None:
         """Receive an exception that Python could not raise.
 
-        This method takes no lock, because a finaliser may interrupt any other code.
+        This method acquires no lock, because a finaliser may interrupt code that holds a lock.
         """
         if issubclass(unraisable.exc_type, KeyboardInterrupt) and self._before:
             self.count -= 1

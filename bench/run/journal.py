@@ -46,7 +46,7 @@ def open_journal(
     kind: type[Piece],
     check: Callable[[Piece], object] = lambda _piece: None,
 ) -> Iterator[Journal[Piece]]:
-    """Open a new journal in `folder`, or continue the journal there.
+    """Open a new journal in `folder`, or continue the existing journal in `folder`.
 
     If a journal has no pieces at the end, it is removed. `plan` consists of JSON values. `check`:
     this function raises an error if a piece cannot be used. Raises EnvironmentNotReadyError and

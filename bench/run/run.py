@@ -57,9 +57,9 @@ class Order:
     `command`: the command line as the user typed it, without secrets. `folder`: the folder for the
     result, which can be created (None: the run only returns the result). `ring`: the processes that
     share time slices with this run. `name`: the user's name for the run. `bind`: at this address,
-    the run waits for workers on other hosts. It waits for one worker per process of the scenario.
-    `more`: true if another run may follow with the same workers. `keep_history`: true if the record
-    is kept beside the result.
+    the run waits for workers on other hosts. The run waits for one worker for each process of the
+    scenario. `more`: true if another run may follow with the same workers. `keep_history`: true if
+    the record is kept beside the result.
     """
 
     scenario: Scenario
@@ -207,8 +207,8 @@ def _plan(order: Order, servers: Servers, workdir: Path) -> Plan:
 def _kept(done: Done[RunResult], evidence: RunEvidence) -> Done[RunResult]:
     """Copy the record into the folder of a stored result.
 
-    If the copy fails, the result gets the exit code and the message of the error. But an
-    interrupted run keeps exit code 130.
+    If the copy fails, the result gets the exit code and the message of the error. The exit code of
+    an interrupted run stays 130.
     """
     if done.path is None:
         return done

@@ -89,7 +89,8 @@ class Servers:
         )
 
     def losses(self) -> list[str]:
-        """Return one sentence for each of our servers that ended without a fault that ends servers.
+        """Return one sentence for each of our servers that ended, although no fault should have
+        ended the server.
 
         Call this once every fault is undone.
         """
@@ -198,10 +199,10 @@ def ask(
 def counted(
     urls: Sequence[str], before: Sequence[InfoSnapshot]
 ) -> tuple[list[InfoDelta], float | None]:
-    """Return the counts of each instance since `before`, and the CPU seconds that all instances
-    used together.
+    """Return the counts of each instance since `before`, and the total CPU seconds of all
+    instances.
 
-    The CPU seconds are None unless they are known for every instance.
+    The CPU seconds are None unless the CPU time of every instance is known.
     """
     deltas = [delta(old, new) for old, new in zip(before, info_snapshot(urls), strict=True)]
     cpu_times_s = [change.cpu_s for change in deltas if change.cpu_s is not None]

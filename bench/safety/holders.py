@@ -27,9 +27,9 @@ class Holders:
     `window`: the measured time. `faults_ns`: the times at which faults began. `capacity`: how many
     callers may hold a resource at once.
 
-    The collector takes at most `MOST_RESOURCES` resources. It takes the violated resources first,
-    and then the resources with the most leases. All drawings together show at most `MOST_LEASES`
-    leases.
+    The collector takes at most `MOST_RESOURCES` resources. The collector takes the violated
+    resources first, and then the resources with the most leases. All drawings together show at most
+    `MOST_LEASES` leases.
 
     The drawing of each resource shows the leases around one moment. If the resource has a
     violation, the moment is its first violation. If only other resources have violations, the

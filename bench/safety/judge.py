@@ -401,8 +401,8 @@ def holes(
 
 
 def without_seal(notes: Sequence[WorkerNote], unsealed: Mapping[Who, int]) -> Iterator[str]:
-    """Yield a sentence for each worker of this host that has records without a checksum although it
-    ended in order."""
+    """Yield a sentence for each worker of this host that ended normally and still has records
+    without a checksum."""
     for note in notes:
         if (
             note.phase == "stopped"
@@ -431,8 +431,8 @@ class LiveVerdict:
 
     @property
     def verdict(self) -> str | None:
-        """The verdict so far. It is VIOLATED if a rule was broken, UNKNOWN if no rule was broken
-        but the checker has failed, and None in all other cases."""
+        """The verdict so far. The verdict is VIOLATED if a rule was broken. If no rule was broken,
+        the verdict is UNKNOWN if the checker has failed, and None if it has not failed."""
         if self.violations:
             return "VIOLATED"
         return "UNKNOWN" if self.failure else None

@@ -171,9 +171,10 @@ def broken_rules(
 ) -> Iterator[tuple[BrokenRule, tuple[Integers, ...]]]:
     """Yield each rule about leases, together with the rows of the leases that break the rule.
 
-    `gaps_ns`: the periods in which a load process did not run. None: no process looked for gaps.
-    `capacity`: how many callers may hold a resource at once. If it is above 1, foreign deletes are
-    not judged, because a record does not say which place a release removed.
+    `gaps_ns`: the periods in which a load process did not run. The value is None if no process
+    looked for gaps. `capacity`: how many callers may hold a resource at once. If `capacity` is
+    above 1, foreign deletes are not judged, because a record does not show which place a release
+    removed.
     """
     yield "service_fault", service_faults(leases, capacity)
     yield "client_overstay", client_overstays(leases, capacity)

@@ -99,7 +99,7 @@ def auto_or(kind: KeyKind) -> KeyKind:
 
 
 def choice(*names: str) -> KeyKind:
-    """Return the kind of values that are one of the words `names`."""
+    """Return the kind of values that are words from the list `names`."""
 
     def parse(raw: object) -> str:
         if raw not in names or not isinstance(raw, str):

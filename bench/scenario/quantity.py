@@ -113,7 +113,7 @@ def parse_duration(raw: object) -> float:
 
 
 def duration_text(ms: float) -> str:
-    """Return the shortest text that `parse_duration` reads back as `ms` (2000.0 → 2s)."""
+    """Return the shortest text for which `parse_duration` returns `ms` (2000.0 → 2s)."""
     for unit in ("h", "m", "s", "ms"):
         count = ms / _UNIT_MS[unit]
         if ms and count == int(count):
@@ -140,7 +140,7 @@ def parse_delay(raw: object) -> Delay:
 
 
 def delay_text(delay: Delay) -> str:
-    """Return the text that `parse_delay` reads back as `delay`."""
+    """Return a text for which `parse_delay` returns `delay`."""
     if not delay.ms:
         return "0"
     return f"{delay.kind}:{duration_text(delay.ms)}" + (
@@ -164,7 +164,7 @@ def parse_skew(raw: object) -> Skew:
 
 
 def skew_text(skew: Skew) -> str:
-    """Return the text that `parse_skew` reads back as `skew`."""
+    """Return a text for which `parse_skew` returns `skew`."""
     return skew.kind if skew.kind in ("uniform", "own") else f"{skew.kind}:{skew.value:g}"
 
 
@@ -241,7 +241,8 @@ def parse_fault(raw: object) -> Fault:
 def parse_target(raw: object) -> str:
     """Check a URL, and return it unchanged.
 
-    Raises ValueError with one sentence, without secrets, if lockcore cannot use it.
+    Raises ValueError if lockcore cannot use the URL. The error's text is one sentence without
+    secrets.
     """
     # Imported here: redis-py takes long to load, and most scenarios name no target.
     from lockcore.bench.sockets import target_of
@@ -264,7 +265,7 @@ def toml_value(text: str) -> object:
 
 
 def require_known(noun: str, requested: Iterable[str], names: Iterable[str]) -> None:
-    """Raise UsageError for the first of `requested` that is not in `names`.
+    """Raise UsageError for the first name in `requested` that is not in `names`.
 
     The message suggests the most similar name. If no name is similar, the message lists all names.
     """

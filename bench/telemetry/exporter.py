@@ -3,11 +3,11 @@
 
 Rules
 - The exporter runs in the process that follows the load, and it has the priority of that process.
-  It never runs in a load process. In an outage, the load may fill all cores. During an outage, a
-  thread with a lower priority would get no core, although its data are most important at that time.
-  A thread with a lower priority might also hold the interpreter's lock while it waits for a core.
-  In this case, the thread that follows the load would have to wait for the lock. The work of the
-  exporter takes at most 0.01 of a core.
+  The exporter never runs in a load process. During an outage, the load may use all cores. A thread
+  with a lower priority would then get no core, although its data are most important during an
+  outage. A thread with a lower priority might also hold the interpreter's lock while it waits for a
+  core. In this case, the thread that follows the load would have to wait for the lock. The work of
+  the exporter takes at most 0.01 of a core.
 - If a collector is down, is slow or refuses data, `redlock.telemetry.dropped` counts the lost data
   and the result has a warning. There are no other effects.
 """

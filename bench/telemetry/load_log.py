@@ -181,7 +181,7 @@ class AttemptLog(LineLog):
 # of `new` reads the half line again, and the line may be complete at that time. If the reader used
 # the file's size as its position, it would split that line and could decode neither part.
 class LineTail(Generic[Line]):
-    """The reader of the log. It follows the files of one `kind` in a run's folder.
+    """The reader of the log. The reader follows the files of one `kind` in a run's folder.
 
     `line`: the Python type of one line.
     """

@@ -77,7 +77,7 @@ class Looks:
 
         The new counts include votes that were patched late, and hand-offs whose two records are far
         apart. If no process follows a worker, the worker deletes its oldest files. If files were
-        deleted, the earlier counts stay.
+        deleted, the earlier counts are kept.
         """
         counts = OperationCounts(self._run.quorum)
         parts = history_parts(self._folder)

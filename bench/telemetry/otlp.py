@@ -2,7 +2,7 @@
 separate threads*.
 
 Rules
-- This is the only file that imports OpenTelemetry. It imports OpenTelemetry only if telemetry is
+- This is the only file that imports OpenTelemetry. The import takes place only if telemetry is
   requested. The exporters themselves read the standard variables for endpoints, headers,
   certificates, time-outs and retries. This file keeps the last line of the exporters' log.
 - Status 200 does not prove that items have arrived. If the receiver's answer rejects an item, the
@@ -159,8 +159,8 @@ class Otlp:
     def close(self, within_s: float) -> None:
         """Send queued items for at most `within_s` (s). Then drop the rest.
 
-        If the collector has accepted an item before, it is probably only slow. In this case, the
-        method waits twice as long.
+        If the collector has accepted an item before, the collector is probably only slow. In this
+        case, the method waits twice as long.
         """
         within_s *= 2 if any(self._sent.values()) else 1
         with self._changed:

@@ -43,8 +43,8 @@ class MetricsPage:
         """Serve the page at `place`, which is a host and a port. Port 0 means any free port.
 
         `fresh_s`: the time (s) for which the gauges of a snapshot are shown. After `close` is
-        called, the gauges of the last snapshot stay.
-        Raises EnvironmentNotReadyError if the page cannot be served.
+        called, the page keeps the gauges of the last snapshot. Raises EnvironmentNotReadyError if
+        the page cannot be served.
         """
         try:
             from prometheus_client import CollectorRegistry, start_http_server

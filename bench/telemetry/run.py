@@ -11,8 +11,8 @@ Rules
 - A counter from INFO shows the increase since the first answer, so it starts at 0 with the run. If
   a server restarts, which a new `run_id` shows, the counter continues. While an instance does not
   answer, its gauges are left out.
-- A gauge comes from a note or an INFO and has the same age. If a gauge is older than two intervals,
-  it makes no point, because it may no longer be true.
+- A gauge comes from a note or an INFO and is as old as its source. If a gauge is older than two
+  intervals, it makes no point, because it may no longer be true.
 """
 
 from collections import defaultdict
@@ -81,10 +81,10 @@ class Run:
     """One run, or the part of a run that one process exports.
 
     `addresses`: host and port of each instance (port 0: a unix socket). `databases`: the index of
-    the database that the URL of each instance selects. It is empty if the indices are unknown.
-    `fsync`: one of table.POLICIES. `part`: a text that distinguishes the exporters of one run.
-    `name`: the user's name for the run. `started`: as in result.json. `name` and `started` are ""
-    if they are unknown.
+    the database that the URL of each instance selects. The list is empty if the indices are
+    unknown. `fsync`: one of table.POLICIES. `part`: a text that distinguishes the exporters of one
+    run. `name`: the user's name for the run. `started`: as in result.json. `name` and `started` are
+    "" if they are unknown.
     """
 
     id: str
@@ -326,7 +326,8 @@ class OperationCounts:
         notes: Sequence[WorkerNote] = (),
         fresh: Sequence[WorkerNote] = (),
     ) -> Iterator[DataPoint]:
-        """Yield all points of the operations. Also yield points about the callers that had to wait.
+        """Yield all points of the operations. The result also has points about the callers that had
+        to wait.
 
         The recipes count some of the waits, and the `notes` of the workers report these counts. The
         `fresh` notes report the numbers of holders and waiters. If load processes run but no

@@ -5,8 +5,8 @@ Rules
   OpenTelemetry, and it writes and sends no telemetry.
 - This module reads only the variables that decide *whether* and *how often* to export.
   OpenTelemetry's own exporters read the other variables.
-- If lockbench cannot follow a setting, it gives a warning or an error. It never replaces a setting
-  silently. It never shows a value that may hold a secret.
+- If lockbench cannot follow a setting, the user gets a warning or an error. A setting is never
+  replaced silently. Messages never show a value that may hold a secret.
 """
 
 import math
@@ -70,7 +70,7 @@ class TelemetrySettings:
 
 
 def is_wanted(environ: Environ) -> bool:
-    """Return whether any export is requested. This is cheap, so callers check it first."""
+    """Return whether any export is requested. This function is cheap, so callers use it first."""
     off = _word(environ, "OTEL_SDK_DISABLED") == "true"
     return not off and any(_exporters(environ, signal) for signal in SIGNALS)
 
@@ -141,7 +141,7 @@ def endpoints_of(environ: Environ) -> list[Endpoint]:
 
 
 def _url(variable: str, text: str, protocol: str) -> SplitResult:
-    """Return the parts of an address.
+    """Split an address, and return its parts.
 
     The text may hold a password, so a message shows at most the host and port.
     """
@@ -196,8 +196,8 @@ def _ignored(environ: Environ) -> Iterator[str]:
 def _exporters(environ: Environ, signal: str) -> set[str]:
     """Return the exporters that the variables name for a signal.
 
-    If the variables name no exporter, there is a default. With an endpoint, the default is `otlp`.
-    Without an endpoint, there is no exporter.
+    If the variables name no exporter, the result is `otlp` if there is an endpoint, and empty if
+    there is no endpoint.
     """
     if named := _words(environ, f"OTEL_{signal}_EXPORTER"):
         return named - {"none"}

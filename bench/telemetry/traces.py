@@ -170,7 +170,7 @@ class TraceSpan:
 
 
 class Tracing:
-    """The tracing of a run. It chooses operations and makes their spans.
+    """The tracing of a run. The object chooses operations and makes the spans of these operations.
 
     `one_in`, `rng`: as in `choose`. `wall_ns`: wall clock − monotonic clock.
     """
@@ -331,7 +331,7 @@ class Tracing:
 
 
 def _votes_of(record: Records, attempts: Sequence[ObservedAttempt]) -> dict[str, int]:
-    """Return the votes of an acquire's last round, by kind.
+    """Return how many votes of each kind the last round of an acquire had.
 
     If the last round was observed, the votes come from the observed attempt, as in the child spans.
     If the last round was not observed, the votes come from the record. A record counts votes that

@@ -1,1 +1,1 @@
-"""The servers: how lockbench finds, starts, examines and stops them. Nothing stays behind."""
+"""The modules that find, start, examine and stop the servers. Nothing stays behind."""

@@ -124,7 +124,7 @@ class Child:
     def read_line(self, patience_s: float | None = None) -> str:
         """Return the next line that the process writes.
 
-        Wait at most `patience_s` for the line. None: wait without a limit.
+        Wait at most `patience_s` for the line. If `patience_s` is None, wait without a limit.
 
         Raises EnvironmentNotReadyError.
         """
@@ -142,8 +142,8 @@ class Child:
         return line.decode(errors="replace")
 
     def has_written(self, patience_s: float | None) -> bool:
-        """Return True if the process writes something or ends within `patience_s`. None: wait
-        without a limit."""
+        """Return True if the process writes something or ends within `patience_s`. If `patience_s`
+        is None, wait without a limit."""
         return bool(select.select([self._stdout], [], [], patience_s)[0])
 
     def tell(self, message: object) -> None:

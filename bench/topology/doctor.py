@@ -33,8 +33,8 @@ FAR_S = 10e-3
 
 
 class Status(StrEnum):
-    """The effect of a fact on runs. The effect is none, some missing features, or that no run is
-    possible."""
+    """The effect of a fact on runs. OK: no effect. LIMITED: some features are missing. MISSING: no
+    run is possible."""
 
     OK = "ok"
     LIMITED = "limited"
@@ -165,9 +165,9 @@ def examine_target(url: str, servers: dict[str, str] | None = None) -> tuple[Fac
     """Return facts about the instance at `url`, or the reason why it cannot vote.
 
 
-    This takes 2 s at most. `servers`: a mapping from the run id of each server that was examined
-    earlier to the address of the server. The function adds the examined server to `servers`. Raises
-    UsageError.
+    The examination takes 2 s at most. `servers`: a mapping from the run id of each server that was
+    examined earlier to the address of the server. The function adds the examined server to
+    `servers`. Raises UsageError.
     """
     try:
         target = target_of(url, 2.0, KEY_PREFIX)
@@ -211,7 +211,8 @@ def _channels(url: str) -> Iterator[Fact]:
 
 
 def _configuration(url: str) -> Iterator[Fact]:
-    """Yield how the settings, the reply time and the persistence of the instance affect locks.
+    """Yield facts about the settings, the reply time and the persistence of the instance that
+    matter to a lock.
 
     Settings that the instance does not report are left out.
     """

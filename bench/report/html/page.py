@@ -3,9 +3,9 @@ document*.
 
 Rules: a page of several runs shows the figures of the runs side by side and never shows a ratio.
 Only `lockbench compare` can say whether a difference is more than noise, because only `lockbench
-compare` pairs its runs. The page fetches no other files. Its Content-Security-Policy forbids it to
-fetch files. All text from a result is escaped. jinja2 escapes it in the markup, and `render`
-escapes it in the data. A file is written completely or not at all.
+compare` pairs its runs. The page fetches no other files. The Content-Security-Policy of the page
+forbids the browser to fetch files. All text from a result is escaped. In the markup, jinja2 escapes
+the text. In the data, `render` escapes the text. A file is written completely or not at all.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ def page_of_several(runs: Sequence[RunResult], names: Sequence[str]) -> Page:
 def _differences(runs: Sequence[RunResult], labels: Sequence[str]) -> Part:
     """Return the differences between the runs that may explain different figures.
 
-    These are scenario keys, servers, machines and commits.
+    The runs are compared by scenario keys, servers, machines and commits.
     """
     facts = [
         {

@@ -123,7 +123,7 @@ class Band:
 
 @dataclass(frozen=True, slots=True)
 class Spot:
-    """A point. It is drawn as a dot, or as a ring if `hollow` is true."""
+    """A point. The point is drawn as a dot, or as a ring if `hollow` is true."""
 
     x: float
     y: float
@@ -147,7 +147,8 @@ def plot(
     rows: Sequence[Sequence[Cell]],
     xs: Sequence[float] = (),
 ) -> Figure:
-    """Return the figure `name` of `marks` over both scales, with bands behind the other marks.
+    """Return the figure `name`, which draws `marks` over the scales `x` and `y`. Bands are drawn
+    behind all other marks.
 
     A screen reader reads `title` and `about`. `xs`: the position of each of the `rows` on the x
     axis.
@@ -411,8 +412,8 @@ _TICK = "M{0} {1}l4 4l7 -9"
 class Measure:
     """One value of a row, drawn as a bar of `style` with its `text`.
 
-    If the value is 0 and the style is good, a green tick is drawn. If the value is None, only the
-    text is drawn. `key`: the meaning of the mark.
+    If the value is 0 and the style is good, a green tick is drawn. If the value is None, the row
+    has only the text. `key`: the meaning of the mark.
     """
 
     value: float | None
@@ -453,7 +454,7 @@ def panels(
     heads: Sequence[Panel],
     groups: Sequence[Group],
 ) -> Figure:
-    """Return the figure `name` with rows in groups. The bars of a row are drawn beside each other.
+    """Return the figure `name`, which has rows in groups. The bars of a row are drawn side by side.
 
     Every panel scales its bars to its own largest value. Each row of the data has the group, the
     name and the measures.

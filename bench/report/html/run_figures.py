@@ -291,7 +291,7 @@ class _CourseFigures:
         return self._figure("rate", title, about, y, marks=marks, columns=columns)
 
     def outcomes(self) -> Figure:
-        """Return the picture of the outcomes of acquires, as shares."""
+        """Return the picture of the shares of the outcomes of acquires."""
         counts = self._over.outcomes
         shares = ", ".join(endings(self._result))
         title = (

@@ -345,9 +345,9 @@ def scenario_facts(scenario: Scenario) -> dict[str, str]:
 
 
 def _fact_text(value: object) -> str:
-    """Return `value` in words.
+    """Return `value` as text.
 
-    A mapping becomes `name value, …`. Semicolons separate the items of a list.
+    The text of a mapping has the form `name value, …`. Semicolons separate the items of a list.
     """
     if isinstance(value, Mapping):
         return ", ".join(f"{name} {_fact_text(part)}" for name, part in value.items()) or "none"

@@ -1,10 +1,10 @@
 """The steps of a fault from the order to the repair: *an order → a prepared fleet → a fault in
 force → an undone fault*.
 
-Rules: `prepared_fleet` prepares for faults before the servers start. It prepares all instances or
-none, so that the instances stay comparable. If the shim or the DEBUG command is not available,
-`prepared_fleet` raises no error. `refusal` then returns the reason for each fault that needs the
-missing preparation.
+Rules: `prepared_fleet` prepares for faults before the servers start. The function prepares all
+instances or none, so that the instances stay comparable. If the shim or the DEBUG command is not
+available, `prepared_fleet` raises no error. `refusal` then returns the reason for each fault that
+needs the missing preparation.
 
 `begin` returns once the fault is in force. `end` returns once the fault is undone. `end` is called
 after every `begin`, even after a `begin` that failed half-way. So before each step, the code adds a
