@@ -4,7 +4,7 @@ and lines of text*.
 Rules: the verdict comes first. If the result lacks a section, the sheet lacks the line about this
 section. If a run has five instances and no trouble, its sheet fits on a screen of 80×24. If any
 acquire failed, the first line shows the share of acquires that succeeded. The percentiles in the
-first line are over all acquires. "∞" means that the percentile falls among the failed acquires. "≤"
+first line cover all acquires. "∞" means that the percentile falls among the failed acquires. "≤"
 means that the figure includes the generator's own delay. The first line of an invalid run shows no
 figure.
 """

@@ -45,7 +45,8 @@ VIRTUAL_DISK_S = 0.0005
 class Servers:
     """Running instances, either our `fleet` or the user's targets.
 
-    `urls` lead directly to the instances. `load_urls` lead through proxies if a fault needs them.
+    `urls` lead directly to the instances. `load_urls` lead through proxies if a fault needs
+    proxies.
     """
 
     urls: tuple[str, ...]

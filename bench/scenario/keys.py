@@ -366,8 +366,8 @@ def load(
     """Return the scenario of the TOML file `path`, or a ready scenario by name.
 
     `options` override the file (key name → text, list of texts or bool). `usual_instances`,
-    `usual_processes`: return a recipe's defaults for the numbers of instances and of load
-    processes. The default number of load processes is never above the number of users.
+    `usual_processes`: functions that return the default number of instances and of load processes
+    for a recipe. The default number of load processes is never above the number of users.
 
     Raises UsageError for an unreadable file, an unknown key, a wrong type or range, or a
     contradiction. The error names the place.

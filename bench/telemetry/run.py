@@ -9,8 +9,8 @@ Rules
   `releases` in result.json.
 - An unknown value makes no data point. The export never shows an unknown value as 0.
 - A counter from INFO shows the increase since the first answer, so it starts at 0 with the run. If
-  a server restarts, which a new `run_id` shows, the counter continues. While an instance does not
-  answer, its gauges are left out.
+  a server restarts, the counter continues. A new `run_id` shows the restart. While an instance does
+  not answer, its gauges are left out.
 - A gauge comes from a note or an INFO and is as old as its source. If a gauge is older than two
   intervals, it makes no point, because it may no longer be true.
 """

@@ -211,8 +211,8 @@ def _channels(url: str) -> Iterator[Fact]:
 
 
 def _configuration(url: str) -> Iterator[Fact]:
-    """Yield facts about the settings, the reply time and the persistence of the instance that
-    matter to a lock.
+    """Yield facts that matter to a lock. The facts are about the settings, the reply time and the
+    persistence of the instance.
 
     Settings that the instance does not report are left out.
     """
