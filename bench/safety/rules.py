@@ -242,7 +242,8 @@ def service_faults(leases: Leases, capacity: int = 1) -> Pairs:
 
 
 def _others_valid(granted: Integers, end: Integers, chosen: Integers) -> Integers:
-    """Return how many leases before each of the `chosen` leases are valid at its grant.
+    """Return the number of earlier leases that are valid at the grant of each of the `chosen`
+    leases.
 
     `granted` and `end` belong to all leases, in the order of `Leases`. `chosen` are indices.
     """
@@ -254,11 +255,11 @@ def _others_valid(granted: Integers, end: Integers, chosen: Integers) -> Integer
 
 
 def client_overstays(leases: Leases, capacity: int = 1) -> Pairs:
-    """Return the clients that still worked after the end of their lease when another lease took the
-    last of the `capacity` places of the resource.
+    """Return the leases of clients that worked too long. Such a client still worked after the end
+    of its lease, while another lease took the last of the `capacity` places of the resource.
 
-    Each pair is the lease of the client, and the other lease. If `capacity` is 1, every conflicting
-    lease takes the last place.
+    Each result is a pair of leases, which are the lease of the client and the lease that took the
+    last place. If `capacity` is 1, every conflicting lease takes the last place.
     """
     early = leases.operations.early
     sent = leases.own("release_sent_ns")
