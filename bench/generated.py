@@ -33,8 +33,8 @@ def words_table() -> str:
 
 
 def evidence_table() -> str:
-    """Return a Markdown table of all verdict words, with the commands that use each word and the
-    evidence that it needs."""
+    """Return a Markdown table of all verdict words. The table shows the commands and the required
+    evidence of each word."""
     rows = [
         f"| **{word.text}** | {word.colour} | {' '.join(speakers)} | {word.needs} |"
         for word, speakers in _spoken()

@@ -32,7 +32,7 @@ its entry to its exit."""
 class _Session:
     """The state of a pytest session.
 
-    `fleets` has the running fleets by (instances, fsync). `lines` has one line for each verdict.
+    `fleets` maps (instances, fsync) to a running fleet. `lines` has one line for each verdict.
     """
 
     stack: ExitStack = field(default_factory=ExitStack)

@@ -75,10 +75,11 @@ class HistoryQuestion(TypedDict, total=False):
 class HistoryAnswer(TypedDict, total=False):
     """A worker's answer. The message also repeats the keys of the question.
 
-    `failed` is the reason why the worker cannot answer, and then there are no other keys. An answer
-    to FOLDED has two keys: `fits` is how many buckets fit into the budget, and `counts` is the
-    number of records in each bucket. An answer to PACKED has two keys: `files` has the size of each
-    file in bytes, and `notes` has the worker's notes. `bytes` is a piece of a file.
+    `failed` is the reason why the worker cannot answer. If an answer has `failed`, it has none of
+    the keys below. An answer to FOLDED has `fits` and `counts`. `fits` is how many buckets fit into
+    the budget, and `counts` is the number of records in each bucket. An answer to PACKED has
+    `files` and `notes`. `files` has the size of each file in bytes, and `notes` has the worker's
+    notes. `bytes` is a piece of a file.
     """
 
     failed: str
@@ -189,7 +190,7 @@ class Away:
     def _watch_leader(self) -> None:
         """End this process when its leader is gone.
 
-        The loop counts how often it has checked for messages, and it does not measure time. If this
+        The loop counts the checks that found no new message, and it does not measure time. If this
         process is stopped and then continues, the leader's messages may still be unread. A time
         limit would then end the process by mistake.
         """

@@ -137,8 +137,9 @@ def followed(
 ) -> int:
     """Wait until a Locust process ends, and return its exit code.
 
-    `over_s` is a time of `time.monotonic`. If the process has received no run by this time, the
-    function ends the process and returns 0. The process must have its own process group.
+    `over_s` is a deadline on the clock `time.monotonic`. If the process has received no run at the
+    deadline, the function ends the process and returns 0. The process must have its own process
+    group.
     """
     sent = 0
     while process.poll() is None:

@@ -10,9 +10,9 @@ Rules
 - The leader converts the times in the workers' notes to our clock and writes the notes into the
   folder.
 - When all workers have finished (ending.py), the leader asks each worker how much of its history
-  fits into the budget. The leader then chooses how many resources all workers send. The busiest
-  host decides this number (share.py). The leader fetches the sums of each worker and the records of
-  the chosen resources. It fetches each file in pieces, and requests a lost piece again.
+  fits into the budget. The leader then chooses the number of resources that the workers send. The
+  busiest host decides this number (share.py). The leader fetches the sums of each worker and the
+  records of the chosen resources. It fetches each file in pieces, and requests a lost piece again.
 - If a worker is lost during the fetch, the leader keeps only the worker's notes. The last of these
   notes has the phase "lost".
 - A worker on another host can send only its own files.
@@ -190,8 +190,8 @@ class Hosts:
         gevent.spawn(self._look)
 
     def begin(self, folder: Path | None) -> None:
-        """Begin a run. The files of the run go to `folder`, or `folder` is None if the run will not
-        be judged."""
+        """Begin a run. `folder` receives the files of the run. It is None if the run will not be
+        judged."""
         self._folder = folder
         self.known = {}
         self.sent_away = set()
@@ -344,8 +344,8 @@ class Hosts:
         copies.
 
         `window_ns` is the start and end of the measured time, in ns since the origin. `ended_ns` is
-        when the leader asked the load to end. If the run never reached its measured time, the
-        leader fetches no history.
+        the time at which the leader asked the load to end. If the run never reached its measured
+        time, the leader fetches no history.
         """
         if (folder := self._folder) is None:
             return

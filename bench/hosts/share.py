@@ -1,8 +1,8 @@
 """The data that a worker on another host sends to its leader: counts of all records, and the packed
 records of some or all resources.
 
-- A hash of a resource's number decides in which of the `BUCKETS` buckets the resource is. Every
-  host uses the same hash.
+- A hash of the resource's number puts each resource into one of `BUCKETS` buckets. Every host uses
+  the same hash.
 - If the records of all buckets fit into every host's budget, the workers send all records.
   Otherwise all workers send the same number of buckets, counted from the first bucket. The budget
   of the busiest host limits this number. The workers always send the first bucket that is not
@@ -223,7 +223,7 @@ def unpack_here(path: Path, *, whole: bool) -> None:
 
 
 def write_led(workdir: Path, led: Led) -> None:
-    """Write the leader's decisions into the folder. The file is never incomplete."""
+    """Write the leader's decisions into the folder, in one atomic step."""
     write_whole(workdir / LED_FILE, msgspec.json.encode(led).decode(), CURE)
 
 

@@ -44,7 +44,7 @@ class FarCounts:
 
     @property
     def left(self) -> Counter[Who]:
-        """How many records of each worker the leader did not fetch because of the budget.
+        """The number of records of each worker that the leader did not fetch because of the budget.
 
         These records do not count as missing evidence.
         """

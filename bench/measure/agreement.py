@@ -34,8 +34,8 @@ GRACE_S = 2e-3
 
 
 class Bound(NamedTuple):
-    """A figure of a result, and the range in which the other figures require it to lie. If `value`
-    is None, the figure is unknown."""
+    """A figure of a result, and the range that follows from the other figures. If `value` is None,
+    the figure is unknown."""
 
     place: str
     value: float | None

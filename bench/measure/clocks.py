@@ -3,7 +3,7 @@ resource and a time into one key.
 
 - In a round trip, we read our clock, the other host reads its clock, and then we read our clock
   again. Therefore the other host read its clock between our two readings (Cristian, "Probabilistic
-  clock synchronization", 1989). Our two readings are bounds for any network delay. A slow message
+  clock synchronization", 1989). These bounds are correct for every network delay. A slow message
   only moves the bounds further apart.
 - On each host, NTP changes CLOCK_MONOTONIC, but it does not change CLOCK_MONOTONIC_RAW
   (adjtimex(2)). NTP may change our clock more than the other host's clock. Each round trip records
@@ -74,8 +74,7 @@ class _Stretch:
     # false bounds, the judge could report an overlap that never happened.
     @classmethod
     def of(cls, trips: Integers) -> Self:
-        """Return a stretch of these round trips, with the smallest drift that the round trips
-        allow."""
+        """Return the stretch of these round trips. Its drift is the smallest that they allow."""
         rate = 0.0
         drift = DRIFT
         low, high = _tightened(trips, rate, drift)
@@ -185,8 +184,8 @@ def _stretches(rows: Integers) -> Iterator[_Stretch]:
 
 
 def _between(one: _Stretch, two: _Stretch) -> tuple[int, int]:
-    """Return a span of the other host's time: the span in which a clock stepped between two
-    stretches. In this span, our time is unknown."""
+    """Return the span of the other host's time in which a clock stepped between two stretches. In
+    this span, our time is unknown."""
     last = one.trips[-1].tolist()
     first = two.trips[0].tolist()
     apart = 2 * (first[2] - last[0])
@@ -196,10 +195,10 @@ def _between(one: _Stretch, two: _Stretch) -> tuple[int, int]:
 def _columns(rows: Integers, drift: float = DRIFT) -> tuple[Integers, Integers, Integers]:
     """Return three columns, with one number for each round trip.
 
-    The first column is how far the two clocks can have drifted apart since the first round trip.
-    The second column is the lower bound on *our time − their time*, and the third column is the
-    upper bound. The bounds of a round trip use no other round trip. The recorded changes by NTP are
-    subtracted. The bounds also allow for a change by NTP during the round trip.
+    The first column is the largest possible drift (ns) between the two clocks since the first round
+    trip. The second column is the lower bound on *our time − their time*, and the third column is
+    the upper bound. The bounds of a round trip use no other round trip. Both bounds exclude the
+    recorded changes by NTP. The bounds also allow for a change by NTP during the round trip.
     """
     grown = np.ceil((rows[:, 0] - rows[0, 0]) * drift).astype(np.int64)
     loose = READ_NS + np.ceil((rows[:, 2] - rows[:, 0]) * 2 * DRIFT).astype(np.int64)
@@ -238,8 +237,8 @@ def _step(rows: Integers) -> tuple[int, int] | None:
     stepped.
 
     The round trip after the step is the first that contradicts an earlier round trip. The round
-    trip before the step is the last of the round trips that it contradicts. The code uses only
-    whole numbers, so the result does not depend on rounding.
+    trip before the step is the last round trip that contradicts the one after the step. The code
+    uses only whole numbers, so the result does not depend on rounding.
     """
     grown, low, high = _columns(rows)
     latest_low = np.maximum.accumulate(low + grown) - grown

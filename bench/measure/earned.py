@@ -11,7 +11,7 @@ Rules
   the same numbers are added in another order.
 - If the verdict is not a pass, this module compares only the word, the status and the exit code.
   The other figures may differ, because an older version of lockbench may have computed them.
-  Readers see the figures that were computed last.
+  Outputs show the newly computed figures.
 """
 
 from collections.abc import Iterator, Mapping

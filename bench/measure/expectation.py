@@ -31,8 +31,8 @@ def row_verdict(*, holds: bool, broken: bool, preconditions: Preconditions) -> R
     """Return the word for one row.
 
     `broken` is true if the lock had two holders at once. Then the word is "violated". Otherwise, if
-    a precondition is false, the word is "not known". Otherwise `holds` decides the word, and
-    `holds` is true if the row met the expectation.
+    a precondition is false, the word is "not known". Otherwise `holds` decides the word. It is true
+    if the row met the expectation.
     """
     if broken:
         return VIOLATED

@@ -6,8 +6,8 @@ Rules
   it or its machine is stopped, frozen or throttled. A busy machine causes no gaps, because a
   process that waits for a core is not away. Such a wait is scheduler lag, which can lead to the
   verdict LATE.
-- A gap is a span of time in which a process was away. The gap begins at the last time that the
-  process checked its clocks before it stopped. A gap also has a lost time, which is how long the
+- A gap is a span of time in which a process was away. The gap begins when the process checks its
+  clocks for the last time before it stops. A gap also has a lost time, which is how long the
   process did not run.
 - A run is INVALID if one process was away for more than `MOST_SHARE` of the measured window. The
   rates and latencies of such a run depend on the stop, so they do not describe the lock. If the

@@ -1,5 +1,5 @@
-"""Histograms with HDR buckets and percentiles, and sums that can be computed for parts of a run and
-then added.
+"""Histograms with HDR buckets, and sums of counts. Both can be computed for parts of a run and then
+merged.
 
 - A histogram covers 1 ns to one hour at three significant digits. Its buckets, its merging and its
   V2 encoding are those of Gil Tene's HdrHistogram. HdrHistogram's function `getCountsArrayIndex`
@@ -8,8 +8,8 @@ then added.
 - A percentile is None if fewer than ten samples lie beyond it, because so few samples prove
   nothing. The samples of failed operations are infinitely long. If at least ten operations failed,
   a percentile can be infinite.
-- Most sections of sums have a fixed set of names. If a section is empty at first, its names are
-  whole numbers, such as the numbers of callers.
+- Most sections of sums have a fixed set of names. A section that is empty at first can get new
+  names. These names must be whole numbers, such as the numbers of callers.
 """
 
 import base64
@@ -90,8 +90,8 @@ class Histogram:
     # float such as 99.9 / 100 is not exact. If exactly ten samples lie beyond the percentile, a
     # float's rounding error could turn a number into None.
     def percentile(self, percent: float, endless: int = 0) -> float | None:
-        """Return a percentile in ns. `percent` (0 < percent ≤ 100) of the samples are not longer
-        than the percentile.
+        """Return a percentile in ns. `percent` per cent (0 < percent ≤ 100) of the samples are not
+        longer than the percentile.
 
         The percentile has three significant digits. The result is None if fewer than ten samples
         lie beyond the percentile. `endless` is a number of additional samples that are infinitely
@@ -226,8 +226,8 @@ class Sums:
 
     @property
     def state(self) -> SumsState:
-        """The state of this object. It can be passed to the method `merge` of another `Sums`
-        object."""
+        """The state of this object. Another `Sums` object can add this state with its method
+        `merge`."""
         histograms = {
             name: (one.encode(), one.sum_ns, one.max_ns) for name, one in self.histograms.items()
         }

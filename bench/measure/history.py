@@ -82,10 +82,10 @@ def read_history(workdir: str | os.PathLike[str], part: int = 0, parts: int = 1)
     """Return the complete records of all workers in `workdir`, ordered by worker and slot. Call
     this function after the workers have ended.
 
-    The result needs 128 bytes of memory per operation, so a long run is read in several `parts`.
-    The index of a resource modulo `parts` is the number of its part (0 ≤ `part` < `parts`). Each
-    part has all operations of its resources. Only part 0 has the counts of torn records and missing
-    files.
+    The result needs 128 bytes of memory per operation, so a long run is read in several `parts`. A
+    resource belongs to the part with the number *index modulo `parts`*. `part` is the number of the
+    part to read (0 ≤ `part` < `parts`). Each part has all operations of its resources. Only part 0
+    has the counts of torn records and missing files.
     """
     pieces: list[tuple[Records, Records, Records]] = []
     counts: Counter[Who] = Counter()

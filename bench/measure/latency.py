@@ -299,7 +299,7 @@ def blocks(histograms: Mapping[str, Histogram]) -> Latencies:
 def add_waits(sums: Sums, records: Records, inside: Records) -> None:
     """Add the waits of these records to `sums`, which must have the sections of `WAITS`.
 
-    `inside` has those of the `records` that lie in the window.
+    `inside` is the part of `records` that lies in the window.
     """
     # If a caller got no lease, it counts with 0 leases.
     callers, which = np.unique(inside.caller, return_inverse=True)
@@ -346,7 +346,7 @@ WIDTHS_S = (0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1_800, 3_600)
 @dataclass(frozen=True, slots=True)
 class Slices:
     """The time slices of a run. The window starts at `start_ns` and has `count` slices of equal
-    length. `lead` more slices of this length precede the window."""
+    length. `lead` is the number of slices of this length before the window."""
 
     start_ns: int
     duration_ns: int

@@ -20,8 +20,8 @@ def ask_git(
 ) -> subprocess.CompletedProcess[bytes]:
     """Run git in `folder` and return its exit code and output, in English.
 
-    If git fails, this function does not raise, and the exit code shows the failure. Raises OSError,
-    subprocess.TimeoutExpired.
+    If git fails, this function raises no exception. Only the exit code shows the failure. Raises
+    OSError, subprocess.TimeoutExpired.
     """
     command = ["git", "-C", str(folder), *arguments]
     environment = {**os.environ, "LC_ALL": "C"}

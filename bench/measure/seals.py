@@ -78,7 +78,7 @@ class Seals:
         self._word = at + _ROW
 
     def forget(self) -> None:
-        """Remove all seals. The caller must have removed the sealed rows before."""
+        """Remove all seals. The caller must remove the sealed rows first."""
         self._words = memoryview(b"").cast("q")
         self._word = 0
         self._file.cut(0)

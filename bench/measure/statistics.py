@@ -162,7 +162,7 @@ def _signed_rank_shares(pairs: int) -> Array:
 
 def _rank_sum_shares(first: int, second: int) -> Array:
     """Return the distribution of the Mann-Whitney sum. The entry at index i is the share of all
-    possible orders of the two samples whose sum is i."""
+    orders of the two samples in which the sum is i."""
     most = first * second
     # How many orders there are, as Python integers. The first index is how many values of the first
     # sample are placed. The second index is the sum so far.

@@ -70,8 +70,8 @@ class Evidence(Section, frozen=True):
 
     @classmethod
     def none_in(cls, tested: str, count: int, least: int = 1) -> Self:
-        """Return the evidence of n = `count` cases in which an event never happened. By the rule of
-        three, the rate of the event is then at most 3 ÷ n."""
+        """Return evidence that an event never happened in n = `count` cases. By the rule of three,
+        the rate of the event is then at most 3 ÷ n."""
         return cls(
             tested,
             count,
@@ -325,7 +325,7 @@ def _missing(evidence: Sequence[Evidence]) -> list[str]:
 
 
 def _severity(word: Word) -> tuple[int, int]:
-    """Return a key that sorts words by severity, with the worst word first. The kind of a word
-    comes first in the key, then the precedence of its exit code. INVALID comes before INCONCLUSIVE,
-    because an invalid run is often also inconclusive."""
+    """Return a key that sorts words by severity, with the worst word first. The key compares the
+    kind of a word first, and then the precedence of its exit code. INVALID comes before
+    INCONCLUSIVE, because an invalid run is often also inconclusive."""
     return list(Kind).index(word.kind), 2 * _PRECEDENCE.index(word.exit_code) - (word is INVALID)

@@ -3,8 +3,8 @@
     field of a struct -> says(sentence, label, shown, …) -> Field -> whatever shows it
 
 - msgspec copies the sentence of each field into the JSON schema.
-- Limits such as `acquire.p99 < 10ms`, the option --metric, and the commands compare and gate find a
-  number by its name (`bench.gates.threshold.metrics`).
+- Each number has a name (`bench.gates.threshold.metrics`). Limits such as `acquire.p99 < 10ms`, the
+  option --metric, and the commands compare and gate use these names.
 - `shown` lists the places that show a field. A field with the place "table" is in the tables on a
   terminal, on a page and in Markdown (`table_of` and `facts_of` in `bench.report.sheet`). A field
   with the place "line" is in the line of text that describes its section

@@ -1,5 +1,5 @@
 """The reports that load processes write about themselves. Each process has one file
-`worker-*.json`, which is complete at any moment, and this module adds up all reports.
+`worker-*.json`, which is complete at any moment. This module adds up all reports.
 
 If a worker never reported its end, a warning names the worker. The verdict on the load generator
 depends on the generator's own figures and on the p99 of the acquires:
@@ -11,8 +11,8 @@ depends on the generator's own figures and on the p99 of the acquires:
 - LATE means that latencies are upper bounds. A run in open loop is LATE if the timer's lateness is
   more than 10 % of the duration of acquires. A run in any loop is LATE if the scheduler's lag is
   more than half of the duration of acquires. For both delays, lockbench compares the p99 of the
-  delay with the p99 of the acquires. If one of these two p99 is unknown, it compares the p90 of
-  both. If one p90 is unknown, it compares the p50.
+  delay with the p99 of the acquires. If one of these two values is unknown, it compares the p90 of
+  both. If one p90 is unknown, it compares the p50 of both.
 - UNKNOWN means that there are too few samples for this comparison. Then latencies are upper bounds
   as well, because the generator may have been late.
 """
@@ -216,8 +216,8 @@ def added(counts: Iterable[dict[str, int]]) -> dict[str, int]:
 
 
 def instances(notes: Sequence[WorkerNote]) -> list[InstanceReport]:
-    """Return the section `instances`. Each entry combines what all workers reported about one
-    instance, and it has the reply times in seconds."""
+    """Return the section `instances`. Each entry combines the reports of all workers about one
+    instance. Its reply times are in seconds."""
     times = replies(notes)
     reports = []
     for index in range(max((len(note.instances) for note in notes), default=0)):

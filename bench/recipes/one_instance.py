@@ -1,9 +1,10 @@
 """Locks on one instance. Each attempt gets a resource and a TTL, and it returns a lease or a
 refusal.
 
-There are recipes with GET and SET, with SETNX, with the end time as the value of the key, with SET
-NX PX and several ways to release, and with renewals. Many of these recipes are flawed on purpose.
-The attribute `about` of each recipe describes its flaw. Do not copy a flawed recipe.
+The recipes lock with GET and SET, with SETNX, or with SET NX PX. Some recipes store the end time as
+the value of the key. The recipes with SET NX PX differ in the way they release, and some of them
+renew their leases. Many of these recipes are flawed on purpose. The attribute `about` of each
+recipe describes its flaw. Do not copy a flawed recipe.
 
 If no reply to a SET comes, `set-nx-lua` deletes its key, because the server may have executed the
 SET. `set-nx-lua` also deletes the key of a caller that was killed. If a grant arrives after the end

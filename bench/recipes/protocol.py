@@ -86,7 +86,8 @@ Reach = Callable[[str], None]
 
 
 def reach_of(pauses: Sequence[Pause], seed: int, process: int, gate: Reach | None = None) -> Reach:
-    """Return the function that a recipe calls at its pause points in the process `process`.
+    """Return the function that a recipe calls at its pause points. `process` is the number of the
+    load process.
 
     The result is `pass_by` itself if there are no pauses and no gate.
     """
@@ -121,10 +122,10 @@ class RecipeSettings:
     `pause` lists the pauses at pause points. `process` is the number of this worker. `seed` and
     `process` decide which calls sleep. `gate` is a function that is called at every pause point and
     returns when the caller may continue. `skew_ms` is how far the wall clock of this client is
-    ahead of the real time. `folder` is a folder that all processes of the run share. If `fencing`
-    is true, leases have fencing tokens if the recipe can issue them. `capacity` is how many callers
-    may hold a resource at once. `attempts` is a folder for the log of observed attempts, which
-    telemetry reads.
+    ahead of the real time. `folder` is a folder that all processes of the run share. `fencing`
+    requests leases with fencing tokens, which only some recipes can issue. `capacity` is how many
+    callers may hold a resource at once. `attempts` is a folder for the log of observed attempts,
+    which telemetry reads.
     """
 
     key_prefix: str = ""
@@ -183,19 +184,19 @@ class SharedRecipe(Recipe, Protocol):
 
     @property
     def acquire_shared(self) -> Acquire:
-        """The function with which a reader acquires. Several readers may hold the resource
+        """The function that acquires the lock for a reader. Several readers may hold the resource
         together."""
 
 
 class RecipeClass(Recipe, Protocol):
-    """A recipe as a class. The class has the attribute `about` and the method `connect`."""
+    """The class of a recipe. It has the attribute `about` and the method `connect`."""
 
     about: ClassVar[About]
 
     @classmethod
     def connect(cls, targets: Sequence[str], settings: RecipeSettings) -> Self:
-        """Connect to the instances of `targets` (URLs). The caller must be the process that uses
-        the connections.
+        """Connect to the instances of `targets` (URLs). Call this method in the process that will
+        use the connections.
 
         Raises UsageError if the recipe cannot work with these targets or settings. Raises
         EnvironmentNotReadyError if too few instances can be used. The messages never show a

@@ -12,8 +12,8 @@ the memory of the process.
 
 `replica-failover` is also flawed on purpose. The master answers OK without waiting for its
 replicas. If a replica without the key becomes the master, it grants the lock again. The section
-"Replicas" of docs/fencing.md describes the servers that the recipe needs. The client sends ROLE to
-the instances to find the master. It does so when it connects and after every error.
+"Replicas" of docs/fencing.md describes the servers that the recipe needs. To find the master, the
+client sends ROLE to the instances when it connects and after every error.
 
 Source: Redis documentation, "Redis replication".
 """

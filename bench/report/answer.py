@@ -56,9 +56,9 @@ class Answer(Generic[Stored]):
     `earned` judges a result again. `sheet` returns the sheet of a result. Its second argument is
     the place of the stored result, or "" if the result is not stored. `suite` returns the JUnit
     cases. `figures` returns the pictures. `evidence` returns tables that describe events step by
-    step. `beside` adds findings from other results in a folder. `whole_page` returns the page, and
-    it is None if the sheet and the pictures are the whole page. `contradictions` yields a sentence
-    for each contradiction between the sections.
+    step. `beside` adds findings from other results in a folder. `whole_page` returns the page of a
+    result. If it is None, the page is made from the sheet, the pictures and the evidence.
+    `contradictions` yields a sentence for each contradiction between the sections.
     """
 
     kind: str

@@ -3,8 +3,8 @@ cells, and for parts of a line.
 
 Only this module converts values to the units of the output. A missing value is printed as an en
 dash, never as a zero. In a table, the unit is in the head of the column. In all other places, the
-unit follows the number. Source: golang/perf, which also converts to base units when it reads
-numbers, and to other units when it prints them.
+unit follows the number. Source: golang/perf, which also stores numbers in base units and converts
+them only for the output.
 """
 
 import textwrap
@@ -116,8 +116,8 @@ def head_of(field: Field) -> str:
 
 
 def cell_of(field: Field, section: object) -> str:
-    """Return the value of a field of `section` as text for a table cell. The unit is the unit in
-    the head of the column."""
+    """Return the value of a field of `section` as text for a table cell. The text is in the unit
+    that the head of the column shows."""
     value = field.of(section)
     if value is None:
         return MISSING
