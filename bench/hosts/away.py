@@ -76,7 +76,7 @@ class HistoryAnswer(TypedDict, total=False):
     """A worker's answer. The message also repeats the keys of the question.
 
     `failed` is the reason why the worker cannot answer. If an answer has `failed`, it has none of
-    the keys below. An answer to FOLDED has `fits` and `counts`. `fits` is how many buckets fit into
+    the other keys. An answer to FOLDED has `fits` and `counts`. `fits` is how many buckets fit into
     the budget, and `counts` is the number of records in each bucket. An answer to PACKED has
     `files` and `notes`. `files` has the size of each file in bytes, and `notes` has the worker's
     notes. `bytes` is a piece of a file.

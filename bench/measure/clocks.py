@@ -129,7 +129,7 @@ class Clock:
 
     @property
     def errors_ns(self) -> Integers:
-        """The error ε (ns) at each round trip: our time is known within ± ε."""
+        """The error ε (ns) of our time at each round trip. The true time lies within ± ε."""
         return np.concatenate([(part.high - part.low + 1) // 2 for part in self._stretches])
 
     @property

@@ -343,6 +343,6 @@ def _encoded(histograms: Mapping[str, Histogram], reports: Sequence[WorkerNote])
 
 
 def _attempts(histogram: Histogram, rounds: int) -> Attempts:
-    """Return the section about attempts: the attempts per acquire, and the attempts of all acquires
-    together."""
+    """Return the section about attempts. It has the attempts per acquire, and the total of all
+    attempts."""
     return Attempts(**fields_of(Latency.of(histogram, unit_ns=1)), total=rounds)

@@ -425,7 +425,7 @@ class Measured(Section, frozen=True, kw_only=True):
 class InjectedFault(Section, frozen=True, kw_only=True):
     """The outcome of one fault on one target.
 
-    Seconds count from the start of the measured window.
+    All times in seconds are counted from the start of the measured window.
     """
 
     kind: Annotated[str, says("kind of the fault, such as stop, as the scenario names it")]

@@ -56,7 +56,7 @@ class _Unchecked(PlainRecipe):
 class GetSet(_Unchecked):
     """A lock that uses two commands where one atomic command is needed.
 
-    Flawed, on purpose: do not copy it.
+    This lock is flawed on purpose. Do not copy it.
     """
 
     about = About(
@@ -81,7 +81,7 @@ class GetSet(_Unchecked):
 class Setnx(_Unchecked):
     """A lock that uses SETNX and DEL, and has no TTL.
 
-    Flawed, on purpose: do not copy it.
+    This lock is flawed on purpose. Do not copy it.
     """
 
     about = About(
@@ -100,7 +100,7 @@ class Setnx(_Unchecked):
 class SetnxExpire(_Unchecked):
     """A lock that uses SETNX, and sets the TTL with a second command.
 
-    Flawed, on purpose: do not copy it.
+    This lock is flawed on purpose. Do not copy it.
     """
 
     about = About(
@@ -125,7 +125,7 @@ class TimestampGetset(PlainRecipe):
     """A lock whose key has the lock's end time as its value. The end time is a wall-clock time
     (ms).
 
-    Flawed, on purpose: do not copy it.
+    This lock is flawed on purpose. Do not copy it.
     """
 
     about = About(
@@ -177,7 +177,7 @@ class TimestampSet(TimestampGetset):
     """A lock like timestamp-getset. When a caller takes over an expired lock, it does not check
     which value it has replaced.
 
-    Flawed, on purpose: do not copy it.
+    This lock is flawed on purpose. Do not copy it.
     """
 
     about = replace(
@@ -195,7 +195,7 @@ class Company2013(TimestampGetset):
     """A lock like timestamp-getset. When a caller releases the lock, it does not check whether the
     key still has the caller's own timestamp.
 
-    Flawed, on purpose: do not copy it.
+    This lock is flawed on purpose. Do not copy it.
     """
 
     about = replace(
@@ -215,7 +215,7 @@ class Company2013(TimestampGetset):
 class SetNxFixed(_Unchecked):
     """A lock whose key has the same value for all callers, and whose release is a DEL.
 
-    Flawed, on purpose: do not copy it.
+    This lock is flawed on purpose. Do not copy it.
     """
 
     about = About(
@@ -232,7 +232,7 @@ class SetNxGetDel(PlainRecipe):
     """A lock whose key has a unique value. At the release, the client reads the value and compares
     it with its own.
 
-    Flawed, on purpose: do not copy it.
+    This lock is flawed on purpose. Do not copy it.
     """
 
     about = About(
@@ -354,7 +354,7 @@ def _renamed(lease: Lease, resource: str) -> Lease:
 class SemaphoreOffByOne(Semaphore):
     """A semaphore with one place too many.
 
-    Flawed, on purpose: do not copy it.
+    This lock is flawed on purpose. Do not copy it.
     """
 
     about = replace(Semaphore.about, flaw="it admits one caller too many", safe=False)
@@ -364,7 +364,7 @@ class SemaphoreOffByOne(Semaphore):
 class Backoff(PlainRecipe):
     """A lock that doubles its delay after each refusal.
 
-    Flawed, on purpose: do not copy it.
+    This lock is flawed on purpose. Do not copy it.
     """
 
     about = About(
@@ -514,7 +514,7 @@ class Watchdog(PlainRecipe):
 class WatchdogNaive(Watchdog):
     """A watchdog that renews a key without checking who owns the key.
 
-    Flawed, on purpose: do not copy it.
+    This lock is flawed on purpose. Do not copy it.
     """
 
     about = replace(

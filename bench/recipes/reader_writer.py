@@ -101,7 +101,7 @@ class ReaderWriterLate(ReaderWriter):
     """A lock for readers and writers. A writer first checks for holders, and it sets its key with a
     second command.
 
-    Flawed, on purpose: do not copy it.
+    This lock is flawed on purpose. Do not copy it.
     """
 
     about = replace(

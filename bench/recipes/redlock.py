@@ -256,7 +256,7 @@ def deleted(server: PlainInstance, key: str, token: bytes) -> bool | None:
 class MajorityRelease(RedlockSequential):
     """A lock like redlock-sequential, but a release stops when a quorum has confirmed the release.
 
-    Flawed, on purpose: do not copy it.
+    This lock is flawed on purpose. Do not copy it.
     """
 
     about = replace(

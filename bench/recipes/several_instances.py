@@ -41,7 +41,7 @@ from lockcore.clock import monotonic_ns
 class MultiWrite(PlainRecipe):
     """A lock in which one instance decides and the others get copies.
 
-    Flawed, on purpose: do not copy it.
+    This lock is flawed on purpose. Do not copy it.
     """
 
     about = About(
@@ -221,7 +221,7 @@ def _ask(url: str, *command: str) -> Any:
 class ReplicaFailover(PlainRecipe):
     """A lock on a master that may be replaced by its replica.
 
-    Flawed, on purpose: do not copy it.
+    This lock is flawed on purpose. Do not copy it.
     """
 
     about = About(
