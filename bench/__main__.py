@@ -1,7 +1,7 @@
 """Starts the program `lockbench` (also `python -m bench`): *arguments → an exit code*.
 
-This module imports no heavy modules. The reason is that `bench.frame.guarded` must run before
-`bench.program` is imported.
+This module imports no heavy modules. `bench.frame.guarded` must run before anything imports
+`bench.program`.
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from bench.frame import guarded
 def main(argv: Sequence[str] | None = None) -> None:
     """Run one command line of lockbench, and exit with its code.
 
-    `argv` holds the arguments. If it is None, the arguments of this process apply.
+    `argv` holds the arguments. If `argv` is None, the program uses the arguments of this process.
     """
     guarded(_execute, argv)
 

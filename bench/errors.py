@@ -2,8 +2,9 @@
 sentence and an exit code.
 
 A message says what is wrong, where it is wrong, and what to do next. The mask of secrets
-(lockcore/mask.py) filters every message. The README has a table of the exit codes. They are 0
-(pass), 1 (gate), 2 (usage), 3 (environment), 4 (inconclusive), 5 (violated) and 130 (interrupted).
+(lockcore/mask.py) filters every message. The README has a table of the exit codes. The exit codes
+are 0 (pass), 1 (gate), 2 (usage), 3 (environment), 4 (inconclusive), 5 (violated) and 130
+(interrupted).
 """
 
 from __future__ import annotations
@@ -83,8 +84,7 @@ _LIMITS = {
 
 @contextmanager
 def writing(path: Path, cure: str) -> Iterator[None]:
-    """Turn an error of the code in this context, which writes to `path`, into a message for the
-    user.
+    """Turn an OSError into a message for the user. The code in this context writes to `path`.
 
     If the code raises OSError, the context raises EnvironmentNotReadyError. The message has the
     reason, and `cure` as the advice to the user. If a limit of this process is the reason, the

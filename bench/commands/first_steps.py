@@ -1,5 +1,5 @@
-"""Contains the commands for a user's first steps. They list the locks, check the machine, write a
-first scenario, and print the lines for shell completion.
+"""Contains the commands for a user's first steps. The commands list the locks, check the machine,
+write a first scenario, and print the lines for shell completion.
 
 These commands never overwrite an existing file. A command imports a heavy module only when it needs
 the module. The source for the shell completion is the page "Shell Completion" of click's
@@ -108,8 +108,8 @@ def doctor(targets: tuple[str, ...], as_json: bool) -> int:
 
 
 def _cells(*texts: str) -> list[str]:
-    """Return the texts of a table row in a form that cannot control the terminal. This is necessary
-    because some texts come from servers or from other packages."""
+    """Return the texts of a table row in a form that cannot control the terminal. Some of the texts
+    come from servers or from other packages, so they may contain control characters."""
     return [fit(clean(text), sys.stdout.encoding) for text in texts]
 
 

@@ -1,5 +1,6 @@
 """Implements `lockbench report --judge`, which judges kept records again: *results with their
-records → a new verdict on each record*. It compares the new verdict with the stored result."""
+records → a new verdict on each record*. The command compares the new verdict with the stored
+result."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -58,8 +59,8 @@ def _lines(place: Path, judged: JudgedRecord, wrong: Sequence[str]) -> Iterator[
 
 
 def _differences(place: Path, judged: JudgedRecord) -> list[str]:
-    """Return sentences about the differences between the stored result and the new judgement. The
-    list is empty if there are no differences."""
+    """Return sentences about the differences between the stored result and the new judgement.
+    Return an empty list if there are no differences."""
     try:
         stored = RUN.read_file(place)
     except UsageError as error:

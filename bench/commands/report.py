@@ -1,7 +1,7 @@
 """Implements `lockbench report`: *stored results → an HTML page and the summaries of the results*.
 
-The command does not trust a stored result. It reads each result with the `Answer` of the result's
-command, which also judges the result again.
+The command does not trust a stored result. Each kind of result has an `Answer`, which reads the
+result and judges it again.
 """
 
 from __future__ import annotations
@@ -88,8 +88,8 @@ def report(
 
 
 def _read(place: Path, name: str) -> tuple[Answer[Any], Document]:
-    """Return the result at `place`, and the answer that can read it. Messages call the result
-    `name`."""
+    """Return the result at `place`, and the answer that can read it. Error messages use `name` as
+    the name of the result."""
     from bench.measure.result import read_result
     from bench.questions import ANSWERS
     from bench.report.answer import answer_to

@@ -98,7 +98,8 @@ def run(scenario: Path | None, repeat: int, **values: Any) -> int:
 def _repeated(scenario: Scenario, times: int, outputs: Outputs, values: Values) -> int:
     """Run the scenario `times` times, and print a line for each run.
 
-    If a run raises an error, no further run follows. The results of the earlier runs are kept.
+    If a run raises an error, no further run follows. The command keeps the results of the earlier
+    runs.
     """
     from bench.frame.showing import result_folder
     from bench.measure.verdict import worst_code

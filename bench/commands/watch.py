@@ -1,5 +1,5 @@
-"""Starts the programs that watch a run of `lockbench observe`. They are Prometheus and, if this
-machine has one, an OpenTelemetry Collector.
+"""Starts the programs that watch a run of `lockbench observe`. The programs are Prometheus and, if
+this machine has one, an OpenTelemetry Collector.
 
 The programs listen on free loopback ports and write to a private folder. A guard process ends both
 programs, even if the process of lockbench is killed. Ctrl-C does not reach the two programs. If
@@ -67,13 +67,13 @@ def graphs(url: str) -> str:
 
 @contextlib.contextmanager
 def open_watch(prometheus: str | None = None, collector: str | None = None) -> Iterator[Watch]:
-    """Start Prometheus. Also start a collector if this machine has one. When the context ends, it
-    ends both programs.
+    """Start Prometheus. Also start a collector if this machine has one. Both programs end when the
+    context ends.
 
     In the context, environment variables of this process direct telemetry to these programs,
     because OpenTelemetry's exporters read only environment variables. `prometheus` and `collector`
-    are paths or names of programs. If one is None, the function searches for the program. If
-    `collector` is "none", the function starts no collector. Raises EnvironmentNotReadyError.
+    are paths or names of programs. If an argument is None, the function searches for the program.
+    If `collector` is "none", the function starts no collector. Raises EnvironmentNotReadyError.
     """
     program = shutil.which(prometheus or "prometheus")
     collector_path = find_collector(collector)
@@ -103,8 +103,8 @@ def open_watch(prometheus: str | None = None, collector: str | None = None) -> I
 
 
 def find_collector(named: str | None) -> str | None:
-    """Return the path of the OpenTelemetry Collector to start. Return None if lockbench should
-    start no collector.
+    """Return the path of the OpenTelemetry Collector to start. Return None if lockbench must not
+    start a collector.
 
     Raises EnvironmentNotReadyError if `named` is not the name or the path of a program.
     """

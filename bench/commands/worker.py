@@ -58,10 +58,10 @@ def worker(master: Address, processes: int, wait: float) -> int:
     """Make load on this host for a command that runs on another host (run, capacity, gate or
     compare).
 
-    The other host is the leader. The worker waits for its leader. It ends after the last run, or if
-    no further run begins within a minute. The leader sends the scenario and the targets with their
-    passwords. After Ctrl-C the worker releases its locks and ends. After a second Ctrl-C the worker
-    ends at once, and its locks stay until their TTL ends.
+    The other host is the leader. The worker waits for its leader. The worker ends after the last
+    run, or if no further run begins within a minute. The leader sends the scenario and the targets
+    with their passwords. After Ctrl-C the worker releases its locks and ends. After a second Ctrl-C
+    the worker ends at once, and its locks stay until their TTL ends.
     """
     from bench.topology.servants import Guard
     from bench.workloads.launch import join

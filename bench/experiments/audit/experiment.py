@@ -7,9 +7,9 @@ and one of the schedules must find this fault. One more control has no fault, an
 schedules. The cells of the other libraries do not affect the verdict.
 
 If a lock holds in a schedule, the audit plays this schedule `held` times. If the lock has failed
-once, the audit plays the schedule `repeats` times. If a play gives no result, the audit tries
-again, and at last when no other library is playing. Ctrl-C ends every wait almost at once, and the
-audit drops the unfinished schedules.
+once, the audit plays the schedule `repeats` times. If a play gives no result, the audit plays the
+schedule again. The last try takes place when no other library is playing. Ctrl-C ends every wait
+almost at once, and the audit drops the unfinished schedules.
 """
 
 from collections.abc import Sequence
@@ -59,8 +59,8 @@ SLOW = ("java", "node")
 
 @dataclass(frozen=True, slots=True)
 class AuditPlan:
-    """The plan of an audit. It has the libraries, the schedules, and the number of plays of each
-    schedule."""
+    """The plan of an audit. The plan has the libraries, the schedules, and the number of plays of
+    each schedule."""
 
     libraries: Sequence[LibraryEntry]
     schedules: Sequence[JudgeRow[Stage]]

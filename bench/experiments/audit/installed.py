@@ -126,8 +126,8 @@ def _link_bench(home: Path) -> None:
 
 
 def _install(entry: LibraryEntry, home: Path, say: Callable[[str], None], cut: Event) -> str:
-    """Build the installation in `home`. If it already exists and was built from the same input, do
-    nothing. Return the reason if the build failed, or "" if it succeeded.
+    """Build the installation in `home`. If `home` already contains an installation from the same
+    input, do nothing. Return the reason if the build failed, or "" if it succeeded.
 
     `cut` ends the build.
     """

@@ -1,5 +1,5 @@
-"""Defines the result of `lockbench audit`. It has a cell for each library and each schedule, with
-the sequence of events."""
+"""Defines the result of `lockbench audit`. The result has a cell for each library and each
+schedule, with the sequence of events."""
 
 from typing import Annotated, Literal
 

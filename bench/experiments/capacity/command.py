@@ -1,7 +1,8 @@
-"""`lockbench capacity`: *options → the highest rate that keeps an SLO, and what limits that rate*.
+"""Defines the command `lockbench capacity`: *options → the highest rate that keeps an SLO, and what
+limits that rate*.
 
-Rules: the command refuses wrong options before anything starts. It writes progress to stderr.
-stdout holds the tables, or only the result with --json.
+The command refuses wrong options before it starts servers or load. The command writes its progress
+to stderr. It writes its tables to stdout, or only the result with --json.
 """
 
 from __future__ import annotations
@@ -162,7 +163,7 @@ def _require_time(spend_s: float, scenarios: Sequence[Scenario]) -> None:
 def _load(path: Path | None, options: Mapping[str, object], *, open_loop: bool = True) -> Scenario:
     """Load the scenario. The search sets the rate of each run later. If `open_loop` is true, the
     function loads the scenario with a rate of 1, so that it checks the scenario by the rules of an
-    open loop. It then removes this rate."""
+    open loop. The function then removes this rate."""
     from bench.recipes.registry import find_recipe
 
     some_rate = {"rate": "1"} if open_loop else {}

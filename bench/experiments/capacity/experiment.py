@@ -1,11 +1,12 @@
 """Searches the capacity of a fleet: *a scenario and an SLO → closed loops and probes on one fleet →
 interval, limit and headroom*.
 
-    target     open-loop probes at the planned rate, if the user named one: does it hold?
-    start      closed loops with 4, 16, … callers, each short: a first estimate of the capacity
-    search     open-loop probes where the model is least sure (model.py), with a drain between
-               them; every fourth probe is at the target again, and so are the last probes, until
-               the target's answer is certain
+    target     If the user named a target rate, open-loop probes at this rate show whether the
+               fleet keeps it.
+    start      Short closed loops with 4, 16, … callers give a first estimate of the capacity.
+    search     Open-loop probes at the rates at which the model is least sure narrow the interval
+               (model.py). The servers are drained between two probes. Every fourth probe is at the
+               target again. The last probes are at the target, too, until its answer is certain.
 
 Each probe is a complete run with its own random arrivals. The search judges this run and stores its
 result in a folder below probes/. Usually one Locust process makes all runs of a point
@@ -98,8 +99,8 @@ class OutOfTime(Exception):  # noqa: N818 - no error: a busy machine gets less f
 class Budget:
     """The time budget of one point. The point has `wanted_s` seconds from now on. The current run
     reports its progress once a second, and each report checks the budget. If `awaits` is true, the
-    first run waits for workers on other hosts, and the time of this wait does not count. `cut` is 1
-    if the budget has ended the current run, and 0 otherwise."""
+    first run waits for workers on other hosts, and the time of this wait does not count. If the
+    budget has ended the current run, `cut` is 1. Otherwise `cut` is 0."""
 
     def __init__(self, experiment: Experiment, wanted_s: float, *, awaits: bool) -> None:
         self._experiment = experiment
@@ -291,8 +292,8 @@ class _Seeker:
             self._probe_target()
 
     def _is_target_open(self) -> bool:
-        """Return whether the search should probe the target again. This is so if it is still
-        unknown whether the fleet keeps the target."""
+        """Return whether the search should probe the target again. The search probes the target
+        again as long as it is unknown whether the fleet keeps the target."""
         findings = self._findings
         target = self._plan.target_rate_per_s
         done = sum(probe.rate_per_s == target for probe in findings.probes)
@@ -381,7 +382,7 @@ class _Seeker:
     def _keep(self, result: RunResult) -> None:
         """Store the complete result of a run, and remember its warnings.
 
-        Raises BenchError if the run is of no use as a measurement.
+        Raises BenchError if the run cannot count as a measurement.
         """
         verdict = result.verdict
         rate = result.scenario.rate_per_s

@@ -7,12 +7,12 @@ the verdict. If no rule gives an answer, the verdict is FOUND.
 The judge compares the interval with the fastest closed loop that kept the SLO. A sentence in the
 result explains the difference. In a closed loop the number of callers limits the length of the
 queue. In an open loop, random arrivals can form a long queue. So the rate of the closed loop may be
-above the interval. A closed loop with more than twice the rate of the interval contradicts the
-interval. The factor of two comes from an M/M/1 server. An M/M/1 server keeps the SLO at half of its
-maximum rate if the SLO's limit is at least ten service times.
+above the interval. If it is more than twice as high, the closed loop contradicts the interval. The
+factor of two comes from an M/M/1 server. An M/M/1 server keeps the SLO at half of its maximum rate
+if the SLO's limit is at least ten service times.
 
-The formula for this factor is that p99 of an M/M/1 server is ln 100 ÷ (μ − λ). The interval of the
-latency at the target uses Student's t.
+This follows from the formula for p99 of an M/M/1 server, which is ln 100 ÷ (μ − λ). The interval of
+the latency at the target uses Student's t.
 """
 
 import dataclasses
@@ -103,8 +103,8 @@ class Facts:
 
     @property
     def pauses(self) -> str:
-        """The end of a sentence, which says how many probes give no result because of pauses. It is
-        "" if there is no such probe."""
+        """A text that can end a sentence. The text says how many probes give no result because of
+        pauses. The text is "" if there is no such probe."""
         probes = self.findings.probes
         paused = len(self.findings.rates(Seen.PAUSED))
         if not paused:
@@ -330,8 +330,8 @@ def _probes_against(findings: Findings, capacity: Capacity, target: float | None
     held at rates clearly above the interval.
 
     The model assumes that a fleet which keeps a rate also keeps every lower rate. This assumption
-    may be false, or the machine may have changed during the search. In both cases the interval is
-    not an answer.
+    may be false, or the machine may have changed during the search. In both of these cases, the
+    interval does not answer the question.
     """
     speaking = [probe for probe in findings.probes if probe.seen in (Seen.HELD, Seen.MISSED)]
     below = [one for one in speaking if capacity.low and one.rate_per_s * NEAR < capacity.low]
@@ -439,9 +439,9 @@ def _with_pauses_missed(findings: Findings) -> Findings:
 
 def _knee(probes: Sequence[Probe], capacity: Capacity) -> Knee | None:
     """Return the rate with the best ratio of throughput to latency. The function uses Kleinrock's
-    power, which is the rate divided by the mean acquire latency. It considers only rates that held
-    and that are not above the lower end of the interval. A rate above the lower end may not hold a
-    second time."""
+    power, which is the rate divided by the mean acquire latency. The function considers only rates
+    that held and that are not above the lower end of the interval. A rate above the lower end may
+    not hold a second time."""
     knee = max(
         (
             probe
@@ -480,9 +480,9 @@ def judge_capacity(
 
 
 def earned(result: CapacityResult) -> CapacityResult:
-    """Return a stored `result` with a new judgement. The function computes its points and its
-    verdict again from its probes and closed loops. Raises UsageError for an SLO that this version
-    cannot read."""
+    """Return a stored `result` with a new judgement. The function computes the points and the
+    verdict again from the stored probes and closed loops. Raises UsageError for an SLO that this
+    version cannot read."""
     slo = read_slo(result.slo)
     plan = CapacityPlan((), slo, result.target_rate_per_s, fixed_users=False, budget_s=0.0)
     points = tuple(_earned_point(point, plan) for point in result.points)

@@ -2,11 +2,12 @@
 each resource*. The outcome is held, missed, saturated or paused.
 
 A probe is HELD if every expression of the SLO is true and at least 0.99 of the offered operations
-were completed in time. This is so even if the generator or the machine had trouble. If a probe is
-not HELD, it is MISSED, and the servers are the cause. There are two exceptions:
+were completed in time. Such a probe is HELD even if the load generator or the machine had trouble.
+If a probe is not HELD, it is usually MISSED, which means that the servers are the cause. There are
+two exceptions:
 - SATURATED means that the load generator used 0.9 of a core, or that its timer caused the miss. A
   late timer begins some operations so late that even an acquire with the median latency misses the
-  limit. The timer caused the miss if the other operations alone keep the limit.
+  limit. The timer caused the miss if all other operations together keep the SLO's limit.
 - PAUSED means that the machine paused the load process, and that the remaining acquires do not show
   a miss. A pause counts if it lasts at least a quarter of the SLO's limit. The judge leaves out all
   acquires that overlap such a pause, both early and late ones. If too few acquires remain, the
@@ -103,8 +104,8 @@ class Slo:
 
     @property
     def figure(self) -> str:
-        """The percentile of the acquire latency that the SLO limits. It is p99 if the SLO limits no
-        percentile."""
+        """The percentile of the acquire latency that the SLO limits. If the SLO limits no
+        percentile, this property is p99."""
         return self.acquire_limit.metric.path[-1] if self.acquire_limit else "p99"
 
     @property
@@ -206,8 +207,8 @@ def _attainment(slo: Slo, result: RunResult) -> Attainment | None:
 
 def callers_for(rate: float, scenario: Scenario, slo: Slo) -> int:
     """Return the number of callers that a probe at `rate` needs. The number is large enough even if
-    acquires take twice as long as the SLO's limit (Little's law). It is a power of two, unless the
-    scenario limits the number of callers."""
+    acquires take twice as long as the SLO's limit (Little's law). The number is a power of two,
+    unless the scenario limits the number of callers."""
     limit = slo.acquire_limit
     busy_s = mean_of(scenario.hold) / 1000 + 2 * (limit.limit if limit else 0.01)
     users = LEAST_USERS
@@ -322,7 +323,7 @@ def next_limit(uses: Sequence[ResourceUse], gave_out: str = "") -> ResourceUse:
     """Return the resource that will limit the rate first.
 
     `gave_out` describes how the load generator reached its limit before any resource in `uses` was
-    full. It is "" if the generator did not reach its limit.
+    full. If the generator did not reach its limit, `gave_out` is "".
     """
     machine = next((use for use in uses if use.name == MACHINE), None)
     if gave_out and machine is not None and (machine.ratio or 0.0) >= FULL:

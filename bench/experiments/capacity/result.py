@@ -280,8 +280,8 @@ class CapacityPoint(Section, frozen=True, kw_only=True):
 
 
 class CapacityResult(Document, frozen=True, kw_only=True):
-    """The result of a capacity search. It has the highest rate that keeps the SLO, and the resource
-    that limits this rate."""
+    """The result of a capacity search. The result has the highest rate that keeps the SLO, and the
+    resource that limits this rate."""
 
     kind: Annotated[Literal["capacity"], says("the command")] = "capacity"
     slo: Annotated[tuple[str, ...], says("expressions that must all hold")]
@@ -300,10 +300,11 @@ def point_name(variables: Mapping[str, str]) -> str:
 
 
 def at_capacity(probes: Sequence[Probe], capacity: Capacity) -> Probe | None:
-    """Return the probe whose rate is nearest to the capacity. The two rates differ by a factor of
-    two at most, and the function returns None if there is no such probe. If two probes are equally
-    near, it returns the probe with the higher rate. It prefers probes that held. A missed probe
-    uses all callers and keys, so it does not show which resource is the limit."""
+    """Return the probe whose rate is nearest to the capacity. The rate of this probe and the
+    capacity differ by a factor of two at most. If there is no such probe, the function returns
+    None. If two probes are equally near, the function returns the probe with the higher rate. The
+    function prefers probes that held. A missed probe uses all callers and keys, so it does not show
+    which resource is the limit."""
     edge = capacity.likely or capacity.low or capacity.high
 
     def far(probe: Probe) -> tuple[float, float]:

@@ -48,8 +48,8 @@ Loop = tuple[float, int]
 @dataclass(slots=True)
 class Findings:
     """All results that the search has for one point so far. `violated` describes a safety
-    violation, and it is "" if there was none. `unmeasured` holds sentences about measurements that
-    were not made for lack of time."""
+    violation. If there was no violation, `violated` is "". `unmeasured` holds sentences about
+    measurements that were not made for lack of time."""
 
     probes: list[Probe] = field(default_factory=list)
     callers: list[ClosedLoop] = field(default_factory=list)
@@ -82,9 +82,9 @@ class Findings:
         return [probe.seen for probe in self.probes if least <= probe.rate_per_s <= most]
 
     def looks(self, *also: Seen) -> list[Look]:
-        """Return the rate of each probe, and whether the probe held. This is the form that the
-        model needs. The list contains the probes that count for the capacity. It also contains the
-        probes whose outcome is in `also`."""
+        """Return the rate of each probe, and whether the probe held. The model needs the probes in
+        this form. The list contains the probes that count for the capacity. The list also contains
+        the probes whose outcome is in `also`."""
         kinds = (*self.counted, *also)
         return [
             (probe.rate_per_s, probe.seen is Seen.HELD)
@@ -110,9 +110,9 @@ def loops_within(findings: Findings, slo: Slo) -> list[Loop]:
 
 
 def reached_by(findings: Findings, slo: Slo) -> Reached:
-    """Return two rates. The first is the highest rate of a closed loop that kept the SLO. If no
-    closed loop kept the SLO, it is the lowest rate of all closed loops. The second is the highest
-    rate of all closed loops."""
+    """Return two rates. The first rate is the highest rate of a closed loop that kept the SLO. If
+    no closed loop kept the SLO, the first rate is the lowest rate of all closed loops. The second
+    rate is the highest rate of all closed loops."""
     rates = [max(loop.achieved_per_s or 0.0, LEAST_RATE) for loop in findings.callers]
     rates_within = [max(rate, LEAST_RATE) for rate, _ in loops_within(findings, slo)]
     return max(rates_within, default=min(rates, default=1.0)), max(rates, default=1.0)
@@ -162,9 +162,9 @@ def _against_hope(findings: Findings) -> list[tuple[float, int]]:
 
 
 def holds_nowhere(findings: Findings) -> bool:
-    """Return whether the search can conclude that the fleet keeps no rate. This is true if no probe
-    held, and if enough probes missed both at rates near zero and at rates in the middle. Return
-    False if there is no closed loop, because the middle is then unknown."""
+    """Return whether the search can conclude that the fleet keeps no rate. The fleet keeps no rate
+    if no probe held, and if enough probes missed both at rates near zero and at rates in the
+    middle. Return False if there is no closed loop, because the middle is then unknown."""
     return (
         bool(findings.callers)
         and not findings.rates(Seen.HELD)

@@ -89,8 +89,8 @@ def sheet(result: CapacityResult, place: str = "") -> Sheet:
 
 
 def _keys(point: CapacityPoint, result: CapacityResult) -> tuple[KeyFigure, ...]:
-    """Return three key figures. They are the capacity, the share of acquires within the limit near
-    the capacity, and the resource that limits the capacity."""
+    """Return three key figures. The key figures are the capacity, the share of acquires within the
+    SLO's limit near the capacity, and the resource that limits the capacity."""
     near = point.near
     slo = " and ".join(result.slo)
     limit = point.next_limit
@@ -203,8 +203,8 @@ def _headline(point: CapacityPoint, result: CapacityResult) -> str:
 
 def _now(point: CapacityPoint) -> str:
     """Return a text for the headline if the answer describes this machine only in its present
-    state. This is so if other work used much of the machine, or if pauses of the machine count as
-    misses. Otherwise return ""."""
+    state. The reason may be that other work used much of the machine, or that pauses of the machine
+    count as misses. Otherwise return ""."""
     others = [probe.others_ratio for probe in point.probes if probe.others_ratio is not None]
     is_busy = bool(others) and median(others) >= OTHERS
     why = f": other programs use {percent(median(others), 0)} of its CPU time" if is_busy else ""

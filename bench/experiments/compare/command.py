@@ -2,8 +2,9 @@
 recipes or revisions → ratios and one verdict*.
 
 A command refuses wrong options before it starts servers or load. A missing side is a usage error,
-which has exit code 2. It never leads to exit code 4, which stands for noise. A comparison also
-measures the noise. To measure it, the comparison runs the first side twice in every round (A/A).
+which has exit code 2. A missing side never leads to exit code 4, because this code stands for
+noise. A comparison also measures the noise. To measure it, the comparison runs the first side twice
+in every round (A/A).
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ OPEN = ("acquire.p50", "acquire.success")
 
 @dataclass(frozen=True, slots=True)
 class ComparisonOptions(Options):
-    """The options that both `compare` and `gate` have, without the scenario and the outputs.
+    """The options that `compare` and `gate` share. The scenario and the outputs are not among them.
     `variables` holds the names of the settings in which the sides may differ."""
 
     pairs: int
@@ -206,7 +207,8 @@ def gate(
     repo: Path,
     **values: object,
 ) -> Done[ComparisonResult]:
-    """Gate a change: did it make the lock slower? PASS (0), FAIL (1) or INCONCLUSIVE (4).
+    """Find out whether a change made the lock slower. The answer is PASS (0), FAIL (1) or
+    INCONCLUSIVE (4).
 
     The gate runs two scenarios, revisions or installed versions in turns on equal servers until the
     answer is certain. PASS means that the interval of the change ends within the tolerance. FAIL

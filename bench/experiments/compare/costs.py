@@ -3,9 +3,9 @@ round trips and connections of each side*.
 
 Rules
 - One caller acquires a free resource through a relay that counts the traffic. The caller makes a
-  few cycles, and each cost is the median over these cycles. Only the number of round trips is the
-  minimum, because a stall can only add round trips. If any cost of the candidate is higher, the
-  gate fails. There is no tolerance.
+  few cycles, and each cost is the median over these cycles. For round trips the result is the
+  minimum instead of the median, because a stall can only add round trips. If any cost of the
+  candidate is higher, the gate fails. There is no tolerance.
 - The relay keeps the replies of the servers until the client and all servers have been silent for
   `QUIET_S`. The relay then sends all waiting replies to the client at once. All commands that the
   client sends between two such deliveries form one round trip. So the number of round trips depends
@@ -13,15 +13,15 @@ Rules
 - The relay does not count INFO and its reply. lockcore sends INFO at most four times a second,
   because it must notice when databases are swapped. On a slow machine a cycle takes longer, so it
   would contain more INFO commands. The length of the reply to INFO also changes from call to call.
-- A child process makes the cycles, and it searches the side's own packages first. The child process
-  runs the function `serve` of this file. It must import at least one module from the side's
-  packages. Otherwise both sides would run the same code, and every gate would pass. The child
-  process uses this protocol:
+- A child process makes the cycles. When it imports a module, it searches the side's own packages
+  first. The child process runs the function `serve` of this file. The child process must import at
+  least one module from the side's packages. Without this check, both sides could run the same code,
+  and every gate would pass. The child process uses this protocol:
 
-    {"recipe": …, "targets": […], "ttl_ms": …, "folders": […]}    the first line on stdin; the
-                    answer is `ready`
-    cycle           one acquire of a free resource and its release; the answer is `done`, or
-                    `unused` if no folder was used
+    {"recipe": …, "targets": […], "ttl_ms": …, "folders": […]}    is the first line on stdin. The
+                    child process answers `ready`.
+    cycle           is every other line. The child process acquires a free resource and releases it.
+                    It answers `done`, or `unused` if it imported nothing from the folders.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Runs `compare` and `gate` and answers their question: *sides and their runs → one judged and
 stored result*.
 
-A gate has one baseline and one candidate. It counts the exact costs of both sides before it runs a
-pair. If the candidate has a higher cost, the gate fails without running a pair. Otherwise the gate
-stops at the first planned look that gives an answer. A comparison compares every side with the
-first side. To measure the noise, a comparison also runs the first side a second time (A/A). After
-Ctrl-C the command judges and keeps the finished runs.
+A gate has one baseline and one candidate. The gate counts the exact costs of both sides before it
+runs a pair. If the candidate has a higher cost, the gate fails without running a pair. Otherwise
+the gate stops at the first planned look that gives an answer. A comparison compares every side with
+the first side. To measure the noise, a comparison also runs the first side a second time (A/A).
+After Ctrl-C the command judges and keeps the finished runs.
 """
 
 from collections.abc import Iterator

@@ -1,9 +1,9 @@
 """The judge compares two sides by pairs of runs: *the two sides' values → a ratio with its interval
 → one verdict*.
 
-The README of this folder has the gate's rules. These rules apply, too:
-- For a share of acquires, the judge compares the difference in percentage points. The reason is
-  that a user may accept a rate that is 10 % lower, but nobody accepts that 10 % more acquires fail.
+The README of this folder has the gate's rules. The judge also follows these rules:
+- For a share of acquires, the judge compares the difference in percentage points. A user may accept
+  a rate that is 10 % lower, but not that 10 % more of all acquires fail.
 - A run in which no caller acquired a lock gets the worst possible value.
 - The judge ignores a pair in which neither side has a value. If only one side of a pair has a value
   of a figure, that figure cannot pass.
@@ -141,23 +141,23 @@ def gate_confidence(metrics: int, looks: int = 1) -> float:
     interval shows a change for the worse. The gate judges `metrics` figures at `looks` different
     times. Each of these `metrics` × `looks` judgements gets an equal share of FALSE_ALARM. The sum
     of the shares bounds the chance of a false alarm even if the figures depend on each other (union
-    bound). The method is that of repeated confidence intervals (Jennison and Turnbull 1989, Journal
-    of the Royal Statistical Society B 51) with alpha spending (Lan and DeMets 1983, Biometrika
-    70)."""
+    bound). Sources: repeated confidence intervals (Jennison and Turnbull 1989, Journal of the Royal
+    Statistical Society B 51), alpha spending (Lan and DeMets 1983, Biometrika 70)."""
     return 1 - 2 * FALSE_ALARM / (metrics * looks)
 
 
 def gate_shift(values: Callable[[float], Shift], metrics: int, looks: int) -> Shift:
-    """Return the shift on which a gate decides. Its end `low` comes from an interval with the
-    confidence that `gate_confidence` returns. Its end `high` is wrong in at most the share MISSED
-    of all gates. The argument `values` is a function that takes a confidence and returns the shift
-    with an interval of this confidence.
+    """Return the shift on which a gate decides. The `low` end of the shift comes from an interval
+    with the confidence that `gate_confidence` returns. In at most a share of MISSED of all gates,
+    the `high` end of the shift is wrong. The argument `values` is a function that takes a
+    confidence and returns the shift with an interval of this confidence.
 
     A gate passes only if the high end of *every* metric lies within its tolerance. If one metric is
-    really worse, a wrong PASS needs a wrong high end for this metric. For this reason the function
-    divides MISSED by the number of looks. It does not divide MISSED by the number of metrics. The
-    method combines an intersection-union test (Berger 1982, Technometrics 24) with one-sided tests
-    of equivalence (Schuirmann 1987, Journal of Pharmacokinetics and Biopharmaceutics 15).
+    really worse, a wrong PASS is possible only if the high end for this metric is wrong. For this
+    reason the function divides MISSED by the number of looks. The function does not divide MISSED
+    by the number of metrics. This method combines an intersection-union test (Berger 1982,
+    Technometrics 24) with one-sided tests of equivalence (Schuirmann 1987, Journal of
+    Pharmacokinetics and Biopharmaceutics 15).
     """
     worse = values(gate_confidence(metrics, looks))
     return replace_fields(worse, high=values(1 - 2 * MISSED / looks).high)
@@ -336,8 +336,8 @@ def tolerance_of(metric: Metric, tolerance: float, cpu_share: float) -> float:
 
 def judge_figures(question: ComparisonRequest, runs: Sequence[ComparedRun]) -> Iterator[Judged]:
     """Yield one entry for each metric of each side after the first. If a user interrupts a gate
-    between two looks, every entry is inconclusive. This rule prevents that a user watches the
-    figures and stops the gate at a convenient moment."""
+    between two looks, every entry is inconclusive. Without this rule, a user could watch the
+    figures and stop the gate at a convenient moment."""
     finished = len({run.pair for run in runs})
     next_look = next((look for look in question.looks if look >= finished), finished)
     for index, label in list(enumerate(question.labels))[1:]:
@@ -516,8 +516,8 @@ def judge_comparison(
 def combine_thresholds(runs: Iterable[ComparedRun]) -> list[JudgedThreshold]:
     """Return one entry per threshold, which covers all runs of one side. A safety threshold fails
     if it fails in one run. The entry of any other threshold is the entry of the median run. Only
-    runs in which the threshold was decided count for this median. If the threshold was decided in
-    fewer than half of the runs, it may fail but never pass."""
+    the runs that decided the threshold count for this median. If fewer than half of the runs
+    decided a threshold, this threshold may fail but never pass."""
     combined = []
     for entries in zip(*(run.thresholds for run in runs), strict=True):
         decided = sorted((one for one in entries if one.status != "inconclusive"), key=value_of)

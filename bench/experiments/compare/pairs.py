@@ -1,11 +1,12 @@
 """Runs the sides of a comparison alternately, so that a change of the machine affects all sides: *a
 list of sides → rounds of short runs*.
 
-The README of this folder has the general rules. These rules apply, too. In every round, the order
-of the sides is random. It is also random which of the equal fleets a side uses. All sides of a
-round have the same seed. If the faults of one side need proxies or the shim, the servers of all
+The README of this folder has the general rules. This module adds some rules. In every round, the
+order of the sides is random. It is also random which of the equal fleets a side uses. All sides of
+a round have the same seed. If the faults of one side need proxies or the shim, the servers of all
 sides get them. So the sides differ only in their faults. The timer of an open-loop round may be
-late, which adds the same delay to both sides and hides their difference. Such a round is repeated.
+late, which adds the same delay to both sides and hides their difference. The comparison repeats a
+round with a late timer.
 """
 
 from __future__ import annotations
@@ -171,8 +172,8 @@ def run_pairs(
     """Run all rounds.
 
     The function calls `so_far` after each round. `so_far` returns the interim text for the progress
-    line. It also returns True if no more rounds are needed. If the first round fails, the function
-    raises BenchError or KeyboardInterrupt.
+    line. `so_far` also returns True if no more rounds are needed. If the first round fails, the
+    function raises BenchError or KeyboardInterrupt.
     """
     plan = order.plan
     done = Rounds([], {})

@@ -1,17 +1,18 @@
 """Reads the sides that `compare` and `gate` compare: *arguments of a command line → sides to run,
 or series of stored results*.
 
-    results/a       a stored result, or a folder of several
-    mine.toml       a scenario file, or the name of a ready scenario; it is run now
-    git:main        the lock library of a git revision; it is run now
-    lib:DIR         the packages in DIR (a virtual environment, or pip install --target); run now
+    results/a       a stored result, or a folder of several stored results
+    mine.toml       a scenario file, or the name of a ready scenario; lockbench runs the scenario now
+    git:main        a git revision of the lock library; lockbench runs it now
+    lib:DIR         a virtual environment, or a folder of pip install --target; lockbench runs the
+                    packages in it now
 
-The README of this folder has the general rules. These rules apply, too. For a revision, a fresh
-interpreter reports from which folder Python imports each package. The command refuses the revision
-if a package comes from another folder. A checkout is stored in a private folder. A guard process
-removes this folder even if lockbench is killed. Two runs do not count as different because of ids,
-times, seed, thresholds or ports. They also do not count as different because of the commit or
-lockbench's version, which identify the code under test.
+The README of this folder has the general rules. This module adds some rules. For a revision, a
+fresh interpreter reports from which folder Python imports each package. The command refuses the
+revision if a package comes from another folder. A checkout is stored in a private folder. A guard
+process removes this folder even if lockbench is killed. Two runs do not count as different because
+of ids, times, seed, thresholds or ports. The commit and the version of lockbench do not make two
+runs different either, because they identify the code under test.
 """
 
 import contextlib
@@ -106,8 +107,9 @@ def read_named(text: str, repository: Path) -> Named:
 
 
 def _like(path: Path, ready: Sequence[str]) -> str:
-    """Return `; did you mean X?` if the folder of `path` contains a similar name X, or if a ready
-    scenario has a similar name X. The function compares only the last part of the path."""
+    """Return `; did you mean X?`, where X is a similar name in the folder of `path` or a ready
+    scenario with a similar name. Return "" if there is no similar name. The function compares only
+    the last part of the path."""
     places = {place.name: str(place) for place in path.parent.glob("*")} | {
         name: name for name in ready
     }
@@ -118,8 +120,8 @@ def _like(path: Path, ready: Sequence[str]) -> str:
 def is_stored(sides: list[Named]) -> bool:
     """Return whether all sides are stored results.
 
-    Raises UsageError if some sides are stored results and other sides are not. A stored result and
-    a new run were not interleaved, so a comparison of the two would be unfair.
+    Raises UsageError if only some of the sides are stored results. A stored result and a new run
+    were not interleaved, so a comparison of the two would be unfair.
     """
     stored = [one.label for one in sides if one.kind == "stored"]
     if 0 < len(stored) < len(sides):
@@ -135,8 +137,8 @@ def is_stored(sides: list[Named]) -> bool:
 def opened(
     named_things: list[Named], load: Callable[[Named], Scenario], options: Mapping[str, object]
 ) -> Iterator[list[Side]]:
-    """Yield the sides to run. When the context ends, it removes the checkouts of revisions. Raises
-    BenchError."""
+    """Yield the sides to run. The function removes the checkouts of revisions when the context
+    ends. Raises BenchError."""
     with contextlib.ExitStack() as stack:
         sides = []
         here = any(one.kind == "here" for one in named_things)
@@ -152,8 +154,8 @@ def opened(
 
 def shortened(scenario: Scenario, options: Mapping[str, object]) -> Scenario:
     """Return the scenario with a short window and a short warm-up. The function keeps a duration or
-    a warm-up that the user set in `options`. It also keeps the length of the window if a fault
-    starts later than the short window would end."""
+    a warm-up that the user set in `options`. The window also keeps its length if a fault starts
+    later than the short window would end."""
     latest_ms = max((fault.at_ms for fault in scenario.faults), default=0.0)
     if "duration" not in options and latest_ms < WINDOW_MS:
         scenario = replace(scenario, duration_ms=min(scenario.duration_ms, WINDOW_MS))
@@ -241,7 +243,7 @@ def installed(folder: Path) -> tuple[str, ...]:
     """Return the folder from which Python can import the library's packages. This is the
     site-packages of a virtual environment in `folder`, or `folder` itself.
 
-    Raises UsageError if neither of them contains a package.
+    Raises UsageError if `folder` and its site-packages contain no package.
     """
     for place in (*sorted(folder.glob("lib/python*/site-packages")), folder):
         if any(_packages([str(place)])):
@@ -253,11 +255,11 @@ def installed(folder: Path) -> tuple[str, ...]:
 
 
 def _require_here(other: Named, folders: Sequence[str]) -> None:
-    """Raise UsageError if "the code here" cannot be compared with the side `other`. There are three
-    such cases. First, lockcore is compiled here, but the other side would run lockcore from source.
-    Second, Python does not import the code here from the repository of the revision. Changes in the
-    repository would then have no effect, and every gate would pass. Third, the repository is bare,
-    so it contains no code to run."""
+    """Raise UsageError if "the code here" cannot be compared with the side `other`. This happens in
+    three cases. In the first case, lockcore is compiled here, but the other side would run lockcore
+    from source. In the second case, Python does not import the code here from the repository of the
+    revision. Changes in the repository would then have no effect, and every gate would pass. In the
+    third case, the repository is bare, so it contains no code to run."""
     wrong = ""
     if describe_environment().lockcore == "compiled" and "lockcore" in _packages(folders):
         wrong = "the code here is compiled, and the other side would run from source"

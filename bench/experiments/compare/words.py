@@ -113,14 +113,14 @@ def _headline(result: ComparisonResult) -> str:
 
 
 def _caveat(result: ComparisonResult) -> str:
-    """Return a text that limits the meaning of a good verdict, or "" if there is nothing to
-    limit."""
+    """Return a warning for the headline if the safety of a side was not tested. Otherwise return
+    ""."""
     return "safety not tested" if result.runs and _untested(result) else ""
 
 
 def _gate_names(result: ComparisonResult) -> str:
     """Return a sentence with the verdict and the names of the gate's two sides. After a PASS the
-    sentence also lists the judged figures. It says so if p99 was not judged."""
+    sentence also lists the judged figures. If p99 was not judged, the sentence says so."""
     baseline, candidate = (side.label for side in result.sides[:2])
     status = result.verdict.status
     tolerance = f"{result.tolerance_ratio * 100:g} %"
@@ -373,7 +373,7 @@ def _figure(result: ComparisonResult, side: int, entries: Sequence[Judged]) -> F
 
 def _scale(ratios: Sequence[float]) -> Scale:
     """Return the scale for these changes. If all changes are small, the scale is linear and "equal"
-    is in its middle. If a figure became a multiple of the baseline, or a small fraction, the scale
+    is in its middle. If a figure became a multiple or a small fraction of the baseline, the scale
     is logarithmic."""
     if max(ratios) > _MULTIPLE or min(ratios) < 1 / _MULTIPLE:
         return logarithmic([*ratios, 1.0], "second ÷ first (log scale)", "{:g}×".format, most=4)

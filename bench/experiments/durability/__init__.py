@@ -1,2 +1,3 @@
-"""Contains the commands `fsync`, `crash` and `planner`. They measure the price of each AOF fsync
-policy and the locks that each policy loses in a crash, and they recommend a policy."""
+"""Contains the commands `fsync`, `crash` and `planner`. `fsync` measures the price of each AOF
+fsync policy, `crash` measures the locks that each policy loses in a crash, and `planner` recommends
+a policy."""

@@ -166,13 +166,14 @@ class FsyncOptions(Options):
 )
 @experiment_options("fsync", seed=SEED)
 def fsync(outputs: Outputs, **values: object) -> Done[FsyncResult]:
-    """Measure what each AOF fsync policy costs in rate and latency, by callers, disk and N.
+    """Measure what each AOF fsync policy costs in rate and latency, for different callers, disks
+    and numbers of instances.
 
     With SCENARIO the command measures your callers, hold time, instances or targets under every
-    policy. It then adds no disk delay by default. Without SCENARIO the command measures a matrix of
-    callers, disks and numbers of instances. It measures the policies alternately on the same
-    servers. To continue an interrupted matrix, give its folder as --out. Exit code 4 means that the
-    measurement did not show an expected difference.
+    policy. With SCENARIO, lockbench adds no disk delay by default. Without SCENARIO the command
+    measures a matrix of callers, disks and numbers of instances. The command measures the policies
+    alternately on the same servers. To continue an interrupted matrix, give its folder as --out.
+    Exit code 4 means that the measurement did not show an expected difference.
     """
     from bench.experiments.durability.price_experiment import run_fsync
     from bench.experiments.durability.servers import FsyncServers, OwnServers, UserServers
@@ -379,8 +380,8 @@ class CrashOptions(Options):
 )
 @experiment_options("crash", seed=SEED)
 def crash(outputs: Outputs, **values: object) -> Done[CrashResult]:
-    """Crash servers, and count which acknowledged locks are lost and which locks are then granted
-    twice.
+    """Crash servers, and count the acknowledged locks that are lost and the locks that are then
+    granted twice.
 
     \b
     kinds      clean SHUTDOWN, kill -9, kill -9 while fsync is slow, power cut,
@@ -460,8 +461,9 @@ def planner(
     to its losses in a crash.
 
     The planner reads stored results of `lockbench fsync` and `lockbench crash` and measures
-    nothing. Both results must have the verdict AS EXPECTED. They must come from the same machine
-    and the same server version. Exit code 4 means that the planner cannot recommend a policy yet.
+    nothing. Both results must have the verdict AS EXPECTED. Both results must come from the same
+    machine and the same server version. Exit code 4 means that the planner cannot recommend a
+    policy yet.
     """
     from msgspec.structs import replace
 

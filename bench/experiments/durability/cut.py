@@ -1,19 +1,21 @@
 """Makes one cut, which crashes some servers of a fleet under load: *a planned crash → the lost
 locks and the locks that were granted twice*.
 
-    load        first clients take locks and never release them; there is one client per vote margin
-    cut         the victims end under load; then their ledgers are read and their files are cut
-    back        the victims start again, at once or when every lease has ended; each is asked which
-                locks it still knows
-    contention  second clients ask for the same locks; one trusts restarted instances, and one lets
-                them abstain
+    load        The first clients acquire locks and never release them. Each vote margin has one
+                first client.
+    cut         The victims end under this load. The cut then reads their ledgers and cuts their
+                files.
+    back        The victims start again, at once or when all leases have ended. The cut asks each
+                victim which locks it still knows.
+    contention  Two second clients ask for the same locks. One of them trusts restarted instances,
+                and the other one lets restarted instances abstain.
 
 A first client of margin m connects to only q + m instances. These instances include all victims,
 which is the worst case. A lock counts only if its client received a lease. The second clients
 connect before the crash, and each second client asks for different locks.
 
 If a server is running, the cut asks this server which locks it knows. If a server is dead, the cut
-reads its append-only file as a server does. It ignores an incomplete command at the end of the
+reads its append-only file as a server does. The cut ignores an incomplete command at the end of the
 file. A power cut keeps only the data that the shim's ledger reports as durable.
 tests/integration/test_shim_on_ext4.py shows that this report is right.
 """
@@ -129,7 +131,7 @@ class CrashPlace:
 
     def examine(self, index: int, ended_ns: int, crash: Crash, torn: Random) -> LossLedger:
         """Read the shim's ledger of an instance that has ended, and return its entries. If the
-        crash is a power cut, also remove data from the instance's files that was not yet
+        crash is a power cut, also cut off the data in the instance's files that was not yet
         durable."""
         control = self._controls[index]
         instance = self.fleet.instances[index]
@@ -183,8 +185,8 @@ def keys_in(contents: Iterable[bytes]) -> set[str]:
 
 async def finish(work: Callable[..., Found], *arguments: object) -> Found:
     """Run blocking work in a thread, and return its result. If the caller is cancelled, the
-    function waits until the work has ended. So a cancelled caller leaves no work that still runs in
-    its thread."""
+    function waits until the work has ended. So no thread continues the work after the caller has
+    ended."""
     job = asyncio.ensure_future(asyncio.to_thread(work, *arguments))
     try:
         return await asyncio.shield(job)
@@ -199,8 +201,8 @@ async def finish(work: Callable[..., Found], *arguments: object) -> Found:
 
 @dataclass(eq=False, slots=True)
 class _First(Observer):
-    """An observer of one first client. It collects the attempts that gave this client a lease with
-    exactly the client's margin."""
+    """An observer of one first client. The observer collects the attempts that gave this client a
+    lease with exactly the client's margin."""
 
     margin: int
     quorum: int
@@ -318,7 +320,7 @@ class OneCut:
 
     async def _load(self, stop: asyncio.Event) -> None:
         """Start acquires in open loop until `stop` is set. At each tick, the method starts all
-        acquires that are due. It alternates between the margins."""
+        acquires that are due. The method alternates between the margins."""
         locks = [*self._firsts.values()]
         asking = set[asyncio.Task[object]]()
         started = 0
@@ -339,8 +341,8 @@ class OneCut:
                 await asyncio.wait(asking)
 
     async def _back(self, stack: AsyncExitStack) -> tuple[list[Loss], list[AskedAgain]]:
-        """Start the victims again. Meanwhile let the second clients ask for the locks of the first
-        clients. Return the losses, and the results of the second clients.
+        """Start the victims again. During this time, the second clients ask for the locks of the
+        first clients. Return the losses and the results of the second clients.
 
         A delayed restart happens only after all leases have ended. The second client asks for the
         locks during the whole delay.
@@ -377,8 +379,8 @@ class OneCut:
 
     def _losses(self, remembered: Mapping[int, set[str]], looked_ns: int) -> list[Loss]:
         """Return the losses of each margin. Only locks that were still valid at the time
-        `looked_ns` count. Each margin has one entry per victim. Its last entry covers all victims
-        together, and it counts each lock once.
+        `looked_ns` count. Each margin has one entry per victim. The last entry of a margin covers
+        all victims together, and counts each lock once.
         """
         losses = []
         for first in self._firsts:

@@ -7,11 +7,11 @@ them. The latency of an acquire counts from its intended start. The instance tim
 possible. So a slow fsync does not time out, and its duration is measured. All callers finish their
 cycle before a phase ends, so no lock stays on the servers.
 
-Under the policy `waitaof`, the lock sends WAITAOF after each SET. An instance gives its vote if it
-has set the key and its reply to WAITAOF reports a local fsync. An instance also replies when the
-time-out of WAITAOF ends, so the lock checks the number in the reply. WAITAOF does not start an
-fsync. It waits for the server's next fsync and blocks the connection until then. So each caller has
-connections of its own. The source is the reference page of WAITAOF (Redis 7.2).
+Under the policy `waitaof`, the lock sends WAITAOF after each SET. The vote of an instance counts if
+the instance has set the key and its reply to WAITAOF reports a local fsync. An instance also
+replies when the time-out of WAITAOF ends, so the lock checks the number in the reply. WAITAOF does
+not start an fsync. WAITAOF waits for the server's next fsync and blocks the connection until then.
+So each caller has connections of its own. The source is the reference page of WAITAOF (Redis 7.2).
 """
 
 from array import array
@@ -75,8 +75,8 @@ def plain_lock(order: LoadOrder) -> Acquire:
 
 
 class WaitAofLock:
-    """The lock of one caller under the policy `waitaof`. It has a connection of its own to each
-    instance."""
+    """The lock of one caller under the policy `waitaof`. The lock has a connection of its own to
+    each instance."""
 
     def __init__(self, order: LoadOrder) -> None:
         """Connect to all instances. Raises RedisError if an instance refuses a connection or the
@@ -89,8 +89,8 @@ class WaitAofLock:
         self._prefix = order.key_prefix
 
     def acquire(self, resource: str) -> Callable[[], bool] | str:
-        """Try to acquire a resource. Return what the type Acquire describes. If the caller gets no
-        lease, the method removes the keys that it has set."""
+        """Try to acquire a resource. The return value is described by the type Acquire. If the
+        caller gets no lease, the method removes the keys that it has set."""
         valid_until_ns = monotonic_ns() + int(TTL_MS * NS_PER_MS) - drift_ns(TTL_MS, 0.01)
         key = f"{self._prefix}{resource}"
         token = token_urlsafe()
@@ -114,7 +114,7 @@ class WaitAofLock:
 
     def _has_quorum(self, ask: Callable[[Redis], bool]) -> bool:
         """Ask all instances, and return whether a quorum answered yes. The method returns True as
-        soon as there is a quorum. It returns False only after all instances have answered.
+        soon as there is a quorum. The method returns False only after all instances have answered.
 
         The method asks an instance only after the instance has answered the question before.
         """

@@ -1,11 +1,11 @@
 """Measures which locks each AOF policy loses in a crash: *a plan of crashes → many cuts on small
 fleets → a judged result*.
 
-The experiment starts its own servers on loopback, under the fault shim. It writes each finished cut
-to the journal at once. Several lanes work in parallel, and each lane makes one cut after another. A
-lane keeps its fleet if the next cut has the same policy and the same number of instances. If the
-fleets are large, there are fewer lanes. The random choices of a cut depend on the seed, the crash
-and the cut's number, but not on the lane.
+The experiment starts its own servers on loopback, under the fault shim. The experiment writes each
+finished cut to the journal at once. Several lanes work in parallel, and each lane makes one cut
+after another. A lane keeps its fleet if the next cut has the same policy and the same number of
+instances. If the fleets are large, there are fewer lanes. The random choices of a cut depend on the
+seed, the crash and the cut's number, but not on the lane.
 
 If a cut fails, the lane tries the cut again on a new fleet. If the cut fails several times, the
 experiment tries its group again at the end, with fewer fleets at the same time. If the group fails
@@ -142,8 +142,8 @@ class _Cuts:
         return [one for one in self._plan.orders if one not in done]
 
     def result(self, header: Header) -> CrashResult:
-        """Return the result of all finished cuts. Its warnings name the groups that the experiment
-        gave up. If telemetry is on, the method also exports the figures."""
+        """Return the result of all finished cuts. The warnings of the result name the groups that
+        the experiment gave up. If telemetry is on, the method also exports the figures."""
         cuts = self._journal.pieces
         disk = fdatasync_latency(Path(tempfile.gettempdir()))
         fleet = OwnFleet(server=self._server, fdatasync_s=disk)

@@ -56,7 +56,7 @@ class LossLedger:
     """The entries of the shim's ledger about an instance that was killed. `in_flight` is the number
     of syncs that were running. `synced_after_write` is true if a sync had ended and the instance
     wrote nothing after this sync. `since_write_s` is the time between the last append and the end
-    of the instance. It is None if this time is unknown."""
+    of the instance. If this time is unknown, `since_write_s` is None."""
 
     instance: int
     in_flight: int
@@ -64,8 +64,9 @@ class LossLedger:
     since_write_s: float | None
 
     def explains(self, window_s: float | None) -> bool:
-        """Return whether the instance may have postponed writes because of a sync. This is possible
-        if a sync was running, if it had just ended, or if it was waiting for its thread."""
+        """Return whether the instance may have postponed writes because of a sync. A sync can be
+        the reason if the sync was running, if it had just ended, or if it was waiting for its
+        thread."""
         since_s = self.since_write_s
         asked_for = (
             since_s is not None and window_s is not None and window_s <= since_s <= ASKED_FOR_S
@@ -113,15 +114,15 @@ class CutFacts:
     @property
     def is_in_flight(self) -> bool:
         """True if the ledger of a killed instance shows that a sync was running at the end. Under
-        `everysec` it is true if a ledger explains a loss."""
+        `everysec`, this property is true if a ledger explains a loss."""
         if self.crash.policy != "everysec":
             return any(ledger.in_flight > 0 for ledger in self.ledgers)
         return any(ledger.explains(self._window_of(ledger.instance)) for ledger in self.ledgers)
 
     @property
     def unexplained(self) -> int:
-        """The number of locks that were lost without an explanation. The ledgers of their instances
-        show no reason to postpone writes."""
+        """The number of lost locks whose loss has no explanation. The ledgers of the instances that
+        lost them show no reason to postpone writes."""
         calm = {
             one.instance for one in self.ledgers if not one.explains(self._window_of(one.instance))
         }
@@ -146,7 +147,8 @@ def _longest(losses: Iterable[Loss]) -> float | None:
 
 
 def spread(values: Iterable[float]) -> MedianAndMax:
-    """Return the median and the maximum of the values. Without values, both are None."""
+    """Return the median and the maximum of the values. If there are no values, the median and the
+    maximum are None."""
     numbers = list(values)
     return MedianAndMax(
         median=statistics.median(numbers) if numbers else None, max=max(numbers, default=None)
@@ -210,8 +212,8 @@ def judged(one: Group) -> Group:
 
 
 def judge_loss(losses: CrashGroup) -> Judged:
-    """Return the verdict on the losses of a group or a row. It depends only on the figures of this
-    group or row."""
+    """Return the verdict on the losses of a group or a row. The verdict depends only on the figures
+    of this group or row."""
     unexplained = losses.unexplained
     if losses.policy == "everysec" and losses.kind in ("kill", "kill-slow-fsync") and unexplained:
         return (
@@ -272,8 +274,8 @@ def _asked(cuts: Sequence[CutFacts], margin: int, *, abstention: bool) -> list[A
 
 
 def judge_double_grants(row: CrashRow) -> Judged:
-    """Return the verdict on the double grants of a row. It depends only on the figures of the
-    row."""
+    """Return the verdict on the double grants of a row. This verdict depends only on the figures of
+    the row."""
     expected = row.promised_double_grants(row.margin, abstention=row.abstention)
     if not row.asked:
         return NOT_KNOWN, "no client requested a lock that was still valid"

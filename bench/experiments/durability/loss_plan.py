@@ -74,8 +74,8 @@ def load_range_s(crash: Crash) -> tuple[float, float]:
 
 
 def sync_delay_s(crash: Crash, latency_ms: float) -> float:
-    """Return the delay (s) of each sync before a crash. A crash during a slow fsync has a delay of
-    its own. All other crashes have the delay `latency_ms`."""
+    """Return the delay (s) of each sync before a crash. Before a crash during a slow fsync, this
+    delay is fixed. Before all other crashes, the delay is `latency_ms`."""
     slow_s = SLOW_ALWAYS_S if crash.policy == "always" else SLOW_SYNC_S
     return slow_s if crash.kind == "kill-slow-fsync" else latency_ms / 1000
 
@@ -102,9 +102,9 @@ def is_possible(policy: AofPolicy, kind: CrashKind) -> bool:
 
 def full_crashes(instances: Sequence[int]) -> list[Crash]:
     """Return all possible crashes. In each crash, one instance, a quorum or all instances crash at
-    the same time. The list has every crash with an immediate restart. It also has the kind of crash
-    with the largest loss with a delayed restart. If there is an append-only file, this kind is a
-    power cut. Otherwise it is `kill -9`."""
+    the same time. The list has every crash with an immediate restart. For the kind of crash with
+    the largest loss, the list also has crashes with a delayed restart. If there is an append-only
+    file, this kind is a power cut. If there is none, this kind is `kill -9`."""
     return [
         Crash(count, policy, kind, crashed, restart)
         for count in instances
@@ -118,11 +118,11 @@ def full_crashes(instances: Sequence[int]) -> list[Crash]:
 
 
 def quick_crashes(instances: Sequence[int]) -> list[Crash]:
-    """Return a short selection of the possible crashes. One fleet size has the most crashes. It is
-    `DEPTH`, or the first of `instances` if `DEPTH` is missing. At this size, one instance crashes
-    in every way under every policy, and a quorum crashes in the main ways. At the other sizes, only
-    one instance crashes, and only in the main ways. Only crashes under `none` and `everysec` also
-    have a delayed restart."""
+    """Return a short selection of the possible crashes. Most of these crashes have one fleet size.
+    This size is `DEPTH`, or the first number in `instances` if `DEPTH` is missing. At this size,
+    one instance crashes in every way under every policy, and a quorum crashes in the main ways. At
+    the other sizes, only one instance crashes, and only in the main ways. Only crashes under `none`
+    and `everysec` also have a delayed restart."""
     depth = DEPTH if DEPTH in instances else instances[0]
     crashes = []
     for crash in full_crashes(instances):

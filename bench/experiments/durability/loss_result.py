@@ -21,8 +21,8 @@ AtLeastOne = Annotated[int, Meta(ge=1)]
 
 
 class MedianAndMax(Section, frozen=True, kw_only=True):
-    """The median and the maximum of a figure over several cuts. Both are null if there are no
-    cuts."""
+    """The median and the maximum of a figure over several cuts. If there are no cuts, both figures
+    are null."""
 
     median: Annotated[Amount | None, says("median over the cuts")]
     max: Annotated[Amount | None, says("most seen", label="most")]
@@ -146,8 +146,8 @@ class CrashGroup(Crash, frozen=True, kw_only=True):
 
     @property
     def mark(self) -> str:
-        """A mark that tables add to figures that are not as expected. It is "" if the figures are
-        as expected."""
+        """A mark that tables add to figures that are not as expected. If the figures are as
+        expected, the mark is ""."""
         return "" if self.verdict == AS_EXPECTED else " !"
 
 
@@ -199,8 +199,8 @@ class Losses(Section, frozen=True, kw_only=True):
     @classmethod
     def of(cls, rows: Sequence[CrashRow], groups: Sequence[CrashGroup] = ()) -> Self:
         """Return the worst losses of these rows. Rows of the same group share the cuts of the
-        group, and each cut counts once. If `groups` contains the groups of the rows, their losses
-        over all margins replace the losses of the single rows."""
+        group, and each cut counts once. If `groups` contains the groups of the rows, the function
+        uses the losses of these groups, which cover all margins."""
         cuts = {row.key: row.cuts for row in rows}
         whole = [group for group in groups if group.key in cuts] or rows
         return cls(
@@ -241,7 +241,7 @@ class Losses(Section, frozen=True, kw_only=True):
     @property
     def bound(self) -> str:
         """A text with the 95 % bound on the share of crashes with a double grant (rule of three).
-        It is "" if a lock was granted twice, or if there were too few crashes."""
+        If a lock was granted twice, or if there were too few crashes, the text is ""."""
         if self.double_grants or self.cuts < LEAST_CUTS:
             return ""
         return f"95 % sure: fewer than 1 crash in {self.cuts // 3:,}"
@@ -274,9 +274,9 @@ class CrashConditions(Section, frozen=True, kw_only=True):
 
 
 class CrashResult(Document, frozen=True, kw_only=True):
-    """The result of `lockbench crash`. It shows how many locks each AOF policy loses in a crash,
-    and how many locks are then granted twice. If a figure is null, it is unknown or it does not
-    apply."""
+    """The result of `lockbench crash`. The result shows how many locks each AOF policy loses in a
+    crash, and how many locks are then granted twice. If a figure is null, it is unknown or it does
+    not apply."""
 
     kind: Annotated[Literal["crash"], says("the command that made it")] = "crash"
     fleet: Annotated[OwnFleet, says("servers and disk")]

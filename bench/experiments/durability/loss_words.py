@@ -89,8 +89,8 @@ def sheet(result: CrashResult, place: str = "") -> Sheet:
 
 
 def _headline(groups: Sequence[CrashGroup]) -> str:
-    """Return one sentence about the losses. It has no bounds, because the key figures show the
-    bounds."""
+    """Return one sentence about the losses. The sentence has no bounds, because the key figures
+    show the bounds."""
     phrases = []
     if always := [row for row in groups if row.policy == "always"]:
         phrases.append(f"always lost {_locks(always)}")
@@ -220,8 +220,8 @@ def _waited(crashes: Crashes, abstention: bool, row: CrashRow) -> str:
 
 
 def _tells(row: CrashRow) -> bool:
-    """Return whether the table shows this row. It shows a row if locks may be lost, if locks were
-    granted twice, or if the row is not as expected."""
+    """Return whether the table shows this row. The table shows a row if locks may be lost, if locks
+    were granted twice, or if the row is not as expected."""
     may_lose = row.expected_loss not in ("none", "none-unless-in-flight")
     return may_lose or row.double_grants > 0 or bool(row.mark)
 
@@ -321,8 +321,8 @@ def _is_drawn(group: CrashGroup, policy: str, kind: str) -> bool:
 
 
 def _worst(same: Sequence[CrashGroup], rows: Rows) -> list[Measure]:
-    """Return the worst results of the groups with one policy and one kind of crash. They are the
-    number of lost locks, the age (s) of the oldest lost lock, and the share of locks that were
+    """Return the worst results of the groups with one policy and one kind of crash. The results are
+    the number of lost locks, the age (s) of the oldest lost lock, and the share of locks that were
     granted twice after an immediate restart.
     """
     most = max(

@@ -2,14 +2,14 @@
 `lockbench fsync` and a result of `lockbench crash` → the planner's page*. All functions are pure.
 
 An option combines a number of instances, a policy, the restart of a crashed instance, and whether
-clients let a restarted instance abstain. Its speed has two figures, which are the maximum rate, and
-p99 at 80 % of the maximum rate. Both figures come from one reference load. The reference load is
-the load that was measured for the most options. The losses of an option are the worst losses of its
-power cuts, with and without a torn tail.
+clients let a restarted instance abstain. The speed of an option has two figures, which are the
+maximum rate, and p99 at 80 % of the maximum rate. Both figures come from one reference load. The
+reference load is the load that was measured for the most options. The losses of an option are the
+worst losses of its power cuts, with and without a torn tail.
 
 The planner does not interpolate, so a figure that was not measured is null. The price of `always`
-is the range from the lowest to the highest measured price. The planner quotes only ratios that have
-an interval, and no ratios that are only bounds. The module `advice.py` writes the advice.
+is the range from the lowest to the highest measured price. The planner quotes a ratio only if the
+ratio has an interval and is not just a bound. The module `advice.py` writes the advice.
 """
 
 from collections import Counter
@@ -104,8 +104,8 @@ def _most_complete(options: Sequence[PlannerOption]) -> int | None:
 
 
 def judged(rows: Rows, conditions: FsyncConditions, *, interrupted: bool) -> dict[str, Any]:
-    """Return the sections of a result that follow from its rows. They are the costs, the findings,
-    the planner's page and the verdict."""
+    """Return the sections of a result that follow from its rows. These sections are the costs, the
+    findings, the planner's page and the verdict."""
     findings = findings_of(rows)
     verdict = judge_fsync(
         findings,
@@ -131,9 +131,10 @@ def earned(result: FsyncResult) -> FsyncResult:
 
 def apart(speed: FsyncResult, losses: CrashResult) -> str:
     """Return the reason why a page must not show these two results together. Return "" if there is
-    no such reason. Both results must have the verdict AS EXPECTED. They must come from the same
-    machine and the same server version, at most MOST_DAYS days apart. The processor, the memory and
-    the kernel identify the machine, because results do not store the name of the machine."""
+    no such reason. Both results must have the verdict AS EXPECTED. Both results must come from the
+    same machine and the same server version, at most MOST_DAYS days apart. The processor, the
+    memory and the kernel identify the machine, because results do not store the name of the
+    machine."""
     for name, result in (("speed", speed), ("losses", losses)):
         verdict = result.verdict
         if verdict.word != words.AS_EXPECTED.text:
@@ -294,9 +295,9 @@ def _disk_text(disk: str, fdatasync_ms: float | None) -> str:
 
 
 def _reference(rows: Rows) -> Setup | None:
-    """Return the load that was measured for the most combinations of a policy and a number of
-    instances. If several loads are equal in this respect, the function prefers an added delay of 2
-    ms. Its next criteria are a slower disk, and then more callers up to 256."""
+    """Return the load with the most measured combinations of a policy and a number of instances. If
+    several loads have equally many, the function prefers an added delay of 2 ms. The next criteria
+    of the function are a slower disk, and then more callers up to 256."""
     of_policies = [row for row in find_rows(rows) if row.policy != "none"] or find_rows(rows)
     counts = Counter(row.setup for row in of_policies)
 

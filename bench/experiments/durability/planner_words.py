@@ -47,7 +47,7 @@ _WAYS: dict[tuple[Restart | None, bool], str] = {
 
 
 def planner_sheet(result: FsyncResult, sources: Sequence[str] = ()) -> Sheet:
-    """Return the summary of the planner's page. Its advice comes first.
+    """Return the summary of the planner's page. The advice comes first in this summary.
 
     `sources` names the results that the page uses.
     """
@@ -194,8 +194,8 @@ def choice_figure(page: PlannerPage) -> Figure | None:
 
 
 def _choice_measures(page: PlannerPage, one: PlannerOption, losses: Losses) -> list[Measure]:
-    """Return three figures of one option. They are the share of locks that were granted twice, the
-    time without new locks after a crash, and the speed."""
+    """Return three figures of one option. The figures are the share of locks that were granted
+    twice, the time without new locks after a crash, and the speed."""
     assert one.way is not None
     twice = losses.double_grants / losses.asked if losses.asked else 0.0
     text = percent(twice, 0) if twice else "none"

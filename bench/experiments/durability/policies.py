@@ -1,5 +1,5 @@
-"""Defines the terms for prices, losses and the planner's page. They name policies, crashes,
-restarts and disks, and explain their meanings. All functions are pure.
+"""Defines the terms for prices, losses and the planner's page. The terms name policies, crashes,
+restarts and disks, and they have explanations. All functions are pure.
 
 A way combines a policy, the restart of a crashed server, and the behaviour of clients towards the
 restarted server.
@@ -48,19 +48,19 @@ def terms(*names: str) -> dict[str, str]:
 
 
 def disk_name(added_ms: float) -> str:
-    """Return the name of a disk. It is the delay that lockbench adds to each fsync, or `raw disk`
-    without such a delay."""
+    """Return the name of a disk. The name is the delay that lockbench adds to each fsync, or `raw
+    disk` without such a delay."""
     return f"+{added_ms:g} ms" if added_ms else "raw disk"
 
 
 def server_policy(policy: Policy) -> AofPolicy:
-    """Return the value of `appendfsync` for this policy. It is `everysec` for `waitaof`. For all
-    other policies, it is the policy itself."""
+    """Return the value of `appendfsync` for this policy. For `waitaof`, this value is `everysec`.
+    For all other policies, this value is the policy itself."""
     return "everysec" if policy == "waitaof" else policy
 
 
 class Way(NamedTuple):
-    """A way to run the servers. It consists of a policy, the time at which a crashed server
+    """A way to run the servers. A way consists of a policy, the time at which a crashed server
     restarts, and whether clients let the restarted server abstain."""
 
     policy: Policy

@@ -4,10 +4,10 @@
 The experiment writes a finished block to the journal before the next block begins. So a later
 session can continue an interrupted matrix, but only with the same servers. In a block the policies
 alternate, forward and backward, so the visits of each pass form pairs. After these passes, each
-policy gets an open loop. Its rate is 80 % of the policy's maximum *in this block*. The journal
-stores the open loop with the first visit. The servers' counters include the warm-up and the drain
-of a load. So the experiment divides them by all leases, which include the leases of the warm-up and
-the drain.
+policy gets an open loop. The rate of the open loop is 80 % of the policy's maximum *in this block*.
+The journal stores the open loop with the first visit. The servers' counters include the warm-up and
+the drain of a load. So the experiment divides them by all leases, which include the leases of the
+warm-up and the drain.
 """
 
 from collections import Counter

@@ -2,13 +2,14 @@
 judged findings*. All functions are pure.
 
 - The judge merges the histograms of a cell's repeats, and never averages percentiles. To get a
-  server's work per lease, it divides the work by the leases of the same period.
+  server's work per lease, the judge divides the work by the leases of the same period.
 - The judge estimates the difference between two policies from pairs of visits (Hodges and Lehmann).
   The exact interval of this estimate needs at least six pairs, and the judge compares no rates
   without an interval. The visits of `none` do not alternate with visits of other policies. So there
   are no pairs with `none`, and the judge does not compare it.
-- The answer is "not known" in three cases. Most maximum rates are only lower bounds (≥), or most
-  open loads had a queue or started late, or more than a quarter of the visits is missing.
+- The answer is "not known" if most maximum rates are only lower bounds (≥). The answer is also "not
+  known" if most open loads had a queue or started late, or if more than a quarter of the visits is
+  missing.
 - If a sync on the disk takes almost no time, `always` cannot be clearly slower than the other
   policies. On such a disk the judge does not judge the order of the policies.
 - Each caller uses a resource of its own. So an acquire may be refused only if an earlier release
@@ -103,8 +104,8 @@ def find_rows(
 
 def like(row: FsyncRow) -> dict[str, Any]:
     """Return the values that two rows must have in common before they are compared, as arguments
-    for `find_rows`. They are the number of instances, the callers, the hold time and the added
-    latency."""
+    for `find_rows`. These values are the number of instances, the callers, the hold time and the
+    added latency."""
     return {name: getattr(row, name) for name in MatrixPlace.__struct_fields__}
 
 
@@ -172,7 +173,8 @@ def _over(part: float | None, whole: float | None) -> float | None:
 def disk_of(figures: Iterable[DiskFigures | None]) -> DiskFigures | None:
     """Return the medians of p50 and p99, and the largest value. Return None if there are no figures
     of a disk. Some figures have no p99, because a p99 needs 100 writes and the disk was too slow.
-    Their largest value then takes the place of their p99, so that the slowest disk counts, too."""
+    If a disk has no p99, its largest value replaces the p99, so that the slowest disk counts,
+    too."""
     disks = [disk for disk in figures if disk]
     if not disks:
         return None
@@ -184,9 +186,9 @@ def disk_of(figures: Iterable[DiskFigures | None]) -> DiskFigures | None:
 
 
 def _generator(cell: FsyncCell, loads: Loads, p99_ns: float | None) -> LoadProcessFigures:
-    """Return the figures of the load process. They show whether the load process was the limit, and
-    why it did not deliver the planned load. The process was the limit if it ran or waited for a
-    core during at least 0.9 of the time."""
+    """Return the figures of the load process. The figures show whether the load process was the
+    limit, and why it did not deliver the planned load. The process was the limit if it ran or
+    waited for a core during at least 0.9 of the time."""
     wanted_ratio = statistics.median(load.wanted_ratio for load in loads)
     little = _per(loads, lambda load: load.littles_law_ratio)
     late_ns = [load.lateness_p99_ns for load in loads if load.lateness_p99_ns is not None]
@@ -239,8 +241,8 @@ def times_as_fast(fast: FsyncRow, slow: FsyncRow) -> Shift:
 
 
 def findings_of(rows: Rows) -> list[FsyncFinding]:
-    """Return all findings that the rows allow. Most findings need a pair of policies in the same
-    cell."""
+    """Return all findings for which the rows have enough data. Most findings need a pair of
+    policies in the same cell."""
     orders = list(_orders(rows))
     costs = list(_always_slowest(rows))
     # If noise hides the order of the policies, it also hides the price of a policy.
@@ -289,9 +291,9 @@ def _evidence(tested: str, rows: Rows) -> Evidence:
 
 
 def _orders(rows: Rows) -> Iterator[FsyncFinding]:
-    """Yield a finding for each pair of policies in an impossible order. The policy that syncs more
-    often is then faster than the other policy by more than the expected noise. Such a measurement
-    shows only the noise of the machine."""
+    """Yield a finding for each pair of policies whose rates are in an impossible order. The policy
+    that syncs more often is then faster than the other policy by more than the expected noise. Such
+    a measurement shows only the noise of the machine."""
     for less, more in combinations(TAKING_TURNS, 2):
         for dear in find_rows(rows, policy=more):
             for cheap in find_rows(rows, policy=less, **like(dear)):

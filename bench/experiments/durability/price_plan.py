@@ -46,7 +46,7 @@ SLOW_MS = [2.0]
 
 @dataclass(frozen=True, slots=True)
 class LoadOrder:
-    """The first message that the load process receives. It describes the callers."""
+    """The first message that the load process receives. The message describes the callers."""
 
     urls: Sequence[str]
     key_prefix: str
@@ -140,9 +140,9 @@ def full_cells(cores: int) -> list[FsyncCell]:
 
 def quick_cells(cores: int) -> list[FsyncCell]:
     """Return the cells of the short matrix (`--quick`). A machine with `cores` cores can make their
-    load. The matrix has cells with one caller and one instance, with and without a slow disk. It
-    also has cells with 16 callers that hold their locks. If they did not hold their locks, the load
-    process would be the limit."""
+    load. The matrix has cells with one caller and one instance, with and without a slow disk. The
+    matrix also has cells with 16 callers that hold their locks. If these callers did not hold their
+    locks, the load process would be the limit."""
     return [
         *product_cells(AOF_POLICIES, (1,), [ONE], (0.0, 2.0)),
         *product_cells(POLICIES, driven(cores), [SOME], SLOW_MS),
@@ -150,6 +150,6 @@ def quick_cells(cores: int) -> list[FsyncCell]:
 
 
 def driven(cores: int) -> tuple[int, ...]:
-    """Return the numbers of instances for which `cores` cores can make the load. Here the callers
-    start again after a few milliseconds."""
+    """Return the numbers of instances for which `cores` cores can make the load. The function
+    assumes that the callers start again after a few milliseconds."""
     return (1, 3, 5) if cores > 2 else (1, 3)

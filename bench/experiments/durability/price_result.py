@@ -63,7 +63,8 @@ class Setup(Section, frozen=True, kw_only=True):
     def disk(
         self,
     ) -> Annotated[str, says("the disk in words: raw, or the delay added to each fsync")]:
-        """The name of the disk. It is `raw`, or the delay that lockbench adds to each fsync."""
+        """The name of the disk. The name is `raw disk`, or the delay that lockbench adds to each
+        fsync."""
         return disk_name(self.injected_ms)
 
 
@@ -91,7 +92,7 @@ class FsyncCell(MatrixPlace, frozen=True, kw_only=True):
 
     @property
     def file_disk(self) -> Annotated[str, says("of the append-only file", label="disk")]:
-        """The name of the disk. It is "none" if there is no append-only file."""
+        """The name of the disk. If there is no append-only file, the name is "none"."""
         return self.policy if self.policy == "none" else self.disk
 
     @property
@@ -268,22 +269,22 @@ class FsyncRow(FsyncCell, frozen=True, kw_only=True):
 
     @property
     def kept_up(self) -> bool:
-        """True if the latency of this open loop may be shown. This is so if no queue grew and no
-        operation started late."""
+        """True if the latency of this open loop may be shown. The latency may be shown if no queue
+        grew and no operation started late."""
         return bool(self.sustained) and not self.generator.reason
 
     @property
     def rate_interval(self) -> tuple[float, float] | None:
-        """The 95 % interval of the rate (acquires/s), computed from the visits. It is None if there
-        are too few visits."""
+        """The 95 % interval of the rate (acquires/s), computed from the visits. If there are too
+        few visits, the interval is None."""
         logs = [math.log(visit.acquired_per_s) for visit in self.visits if visit.acquired_per_s]
         return paired_shift(logs, CONFIDENCE).ratios if logs else None
 
     @property
     def interval(self) -> Annotated[str, says("of the rate", label="95 % sure", unit="count")]:
-        """The interval of the servers' rate, as text. It is a dash if there are too few visits. It
-        is also a dash if the load process was the limit, because the rate then shows nothing about
-        the servers."""
+        """The interval of the servers' rate, as text. If there are too few visits, the text is a
+        dash. The text is also a dash if the load process was the limit, because the rate then shows
+        nothing about the servers."""
         if self.rate_interval is None or self.generator.bound:
             return MISSING
         return "–".join(count(round(end)) for end in self.rate_interval)
@@ -296,7 +297,7 @@ class FsyncRow(FsyncCell, frozen=True, kw_only=True):
 
 class AlwaysCost(MatrixPlace, frozen=True, kw_only=True):
     """The price of `always`, which is the rate under `everysec` divided by the rate under `always`.
-    It is computed from pairs of consecutive visits."""
+    lockbench computes this price from pairs of consecutive visits."""
 
     ratio: Annotated[Amount, says("everysec's maximum ÷ always's")]
     generator_bound: Annotated[
@@ -318,21 +319,22 @@ class AlwaysCost(MatrixPlace, frozen=True, kw_only=True):
 
     @property
     def is_known(self) -> bool:
-        """True if a text may quote the ratio. This is so if the ratio has an interval and the load
-        process was not the limit."""
+        """True if a text may quote the ratio. The ratio may be quoted if it has an interval and if
+        the load process was not the limit."""
         return self.low is not None and not self.generator_bound
 
     @property
     def interval(self) -> Annotated[str, says("of the ratio", label="95 % sure", unit="count")]:
-        """The interval of the ratio, as text. It is a dash if a text may not quote the ratio."""
+        """The interval of the ratio, as text. If the ratio may not be quoted, this text is a
+        dash."""
         if not self.is_known or self.low is None or self.high is None:
             return MISSING
         return f"{_digits(self.low)}–{_digits(self.high)}"
 
     @property
     def times(self) -> Annotated[str, says("the ratio", label="always costs", unit="count")]:
-        """The ratio without its interval, as text. It is a dash if a text may not quote the
-        ratio."""
+        """The ratio without its interval, as text. If the ratio may not be quoted, the text is a
+        dash."""
         return f"{_digits(self.ratio)}×" if self.is_known else MISSING
 
     @property
@@ -361,8 +363,8 @@ class FsyncFinding(Section, frozen=True):
 
 
 class PlannerOption(Section, frozen=True, kw_only=True):
-    """One option of the planner. It combines a number of instances, a policy, the restart of a
-    crashed instance, and whether clients let a restarted instance abstain."""
+    """One option of the planner. An option combines a number of instances, a policy, the restart of
+    a crashed instance, and whether clients let a restarted instance abstain."""
 
     instances: Annotated[Count, says("N", label="N")]
     policy: Annotated[Policy, says("of the servers")]
@@ -390,8 +392,8 @@ class PlannerOption(Section, frozen=True, kw_only=True):
 
     @property
     def way(self) -> Way | None:
-        """The option's way, which combines the policy with the restart. It is None if the crash
-        result has no crash of this option."""
+        """The option's way, which combines the policy with the restart. If the crash result has no
+        crash of this option, the way is None."""
         return Way(self.policy, self.restart, self.abstention) if self.restart else None
 
     @property

@@ -1,15 +1,14 @@
 """Provides the servers for measurements and crashes: *policy, number of instances and disk →
 running servers*.
 
-    our own     a fresh fleet per block, with the shim in every server; the shim counts fsyncs and
-                delays them
-    the user's  the servers named by --target; only CONFIG SET appendfsync changes them, and the old
-                value is always put back
+    our own     Each block has a new fleet. The shim in each server counts fsyncs and delays them.
+    the user's  The user names these servers with --target. lockbench changes only appendfsync, with
+                CONFIG SET, and it always restores the old value.
 
 A child process also runs this module. The child process gets the old settings of the user's
-servers. It restores these settings when its standard input ends. Its input ends if the parent
-process closes it or dies for any reason. The parent process sends the URLs through a pipe, so they
-never appear on a command line.
+servers. The child process restores these settings when its standard input ends. The standard input
+ends if the parent process closes it or dies for any reason. The parent process sends the URLs
+through a pipe, so they never appear on a command line.
 """
 
 import json
@@ -49,8 +48,9 @@ _READY = "holding"
 
 @dataclass(frozen=True, slots=True)
 class CellServers:
-    """The running servers of one block. `controls` has one entry for the shim of each server. It is
-    empty for the user's servers. The function `become` changes the policy of the servers."""
+    """The running servers of one block. `controls` has one entry for the shim of each server. For
+    the user's servers, `controls` is empty. The function `become` changes the policy of the
+    servers."""
 
     urls: tuple[str, ...]
     disk: SyncLatency | None
@@ -59,13 +59,13 @@ class CellServers:
 
     @property
     def syncs(self) -> int | None:
-        """The number of fsyncs and fdatasyncs that all servers have made so far. It is None if
-        there are no shims to count them."""
+        """The number of fsyncs and fdatasyncs that all servers have made so far. If there are no
+        shims to count them, this number is None."""
         return sum(control.syncs for control in self.controls) if self.controls else None
 
     def syncs_since(self, before: int | None) -> int | None:
         """Return how many syncs the servers made since `syncs` had the value `before`. Return None
-        if this is unknown."""
+        if the number is unknown."""
         return None if before is None or self.syncs is None else self.syncs - before
 
 
@@ -112,8 +112,8 @@ class OwnServers:
         self.trouble = ""
 
     def why_not(self, policy: Policy) -> str | None:
-        """Return the reason why this policy cannot be measured on these servers. Return None if it
-        can be measured."""
+        """Return the reason why this policy cannot be measured on these servers. Return None if the
+        policy can be measured."""
         return (
             without_waitaof(self.server.name, self.server.version) if policy == "waitaof" else None
         )
@@ -217,7 +217,7 @@ class UserServers:
 
     def why_not(self, policy: Policy) -> str | None:
         """Return the reason why this policy cannot be measured on the user's servers. Return None
-        if it can be measured."""
+        if the policy can be measured there."""
         without = [fact.address for fact in self.facts if fact.fsync == "none"]
         if policy == "none" and len(without) < len(self.facts):
             return (
@@ -286,7 +286,7 @@ def _policy_of(target: InstanceTarget, new_policy: str | None = None) -> str:
 
 def without_waitaof(name: str | None, version: str | None) -> str | None:
     """Return a text that says that a server of this name and version has no WAITAOF. Return None if
-    it has WAITAOF."""
+    the server has WAITAOF."""
     since = tuple(int(part) for part in (version or "").split(".")[:2] if part.isdecimal())
     has_waitaof = name in ("redis", "valkey") and since >= (7, 2)
     return None if has_waitaof else f"{name} {version} has no WAITAOF (7.2 and later have)"

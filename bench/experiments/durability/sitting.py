@@ -50,7 +50,7 @@ class Pace:
     @property
     def left(self) -> str:
         """The remaining time as text. In the beginning, the estimate uses the planned times. Later
-        it uses the measured speed of this machine."""
+        the estimate uses the measured speed of this machine."""
         done_s = self._planned_s - self._left_s
         pace = 1 / self._lanes
         if done_s > KNOWN * self._planned_s:

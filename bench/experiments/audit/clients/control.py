@@ -2,10 +2,11 @@
 this fault*. The audit must find this fault.
 
 The name of a fault is the name of the schedule that must find it. The name "none" means that the
-lock has no fault. Without a fault, the lock works as follows. It asks one instance after another,
-and it waits a tenth of a second for each reply. It measures the validity of a lease with the
-monotonic clock. The validity begins before the first command. After a failed attempt, the lock
-removes its keys. The source is the Redlock algorithm in "Distributed Locks with Redis".
+lock has no fault. Without a fault, the lock works as follows. The lock asks one instance after
+another, and it waits a tenth of a second for each reply. The lock measures the validity of a lease
+with the monotonic clock. The validity begins before the lock sends its first command. After a
+failed attempt, the lock removes its keys. The source is the Redlock algorithm in "Distributed Locks
+with Redis".
 """
 
 import contextlib

@@ -2,10 +2,10 @@
 driver runs alone in its process.
 
 All settings, which include the retries, have the library's default values. There are two
-exceptions. The order sets the TTL (10 s). If a library requires a waiting time, the order sets the
-waiting time, too. The driver imports a library by its name, because each library has a virtual
-environment of its own. lockcore is in lockbench's environment. The calls come from the quick start
-in each library's README.
+exceptions. The order sets the TTL of a lock (10 s). If a library requires a waiting time, the order
+sets the waiting time, too. The driver imports a library by its name, because each library has a
+virtual environment of its own. lockcore is in lockbench's environment. The calls come from the
+quick start in each library's README.
 """
 
 import time
