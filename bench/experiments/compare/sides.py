@@ -2,7 +2,7 @@
 or series of stored results*.
 
     results/a       a stored result, or a folder of several stored results
-    mine.toml       a scenario file, or the name of a ready scenario; lockbench runs the scenario now
+    mine.toml       a scenario file, or the name of a ready scenario; lockbench runs it now
     git:main        a git revision of the lock library; lockbench runs it now
     lib:DIR         a virtual environment, or a folder of pip install --target; lockbench runs the
                     packages in it now
