@@ -113,7 +113,9 @@ def _failing() -> Iterator[None]:
 def pytest_configure(config: pytest.Config) -> None:
     """Register the marker, and stop all fleets when pytest ends."""
     config.addinivalue_line(
-        "markers", "lock_fleet(instances=3, fsync='none'): the servers of lock_fleet"
+        "markers",
+        "lock_fleet(instances=3, fsync='none'): the number and the fsync policy of the servers "
+        "that the fixture lock_fleet starts",
     )
     config.stash[_SESSION] = session = _Session()
     # This stops every fleet at the end of pytest.

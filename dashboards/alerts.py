@@ -28,7 +28,7 @@ class Receiver(BaseHTTPRequestHandler):
             alerts = json.loads(self.rfile.read(int(self.headers["Content-Length"] or 0)))["alerts"]
             sys.stdout.writelines(f"{json.dumps(alert)}\n" for alert in alerts)
         except (LookupError, TypeError, ValueError):
-            self.send_error(400, "no alerts as Alertmanager posts them")
+            self.send_error(400, "the body is not a list of alerts in Alertmanager's format")
             return
         sys.stdout.flush()
         self.do_GET()

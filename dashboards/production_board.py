@@ -56,7 +56,7 @@ _GLANCE = (
     ),
     _number(
         "Slow",
-        "Leases that took longer than slow_s. Other panels show which service.",
+        "Leases that took longer than slow_s. Other panels show the slow services.",
         _slow(),
         empty=_IDLE,
     ),
@@ -78,7 +78,8 @@ _GLANCE = (
     ),
     _number(
         "Leases gone",
-        "Leases per second that were gone at their release. Their holders worked without a lock.",
+        "Leases per second that were lost before their release. Their holders worked without a "
+        "lock.",
         _gone(),
     ),
 )
@@ -110,11 +111,13 @@ _WHOM = (
     ),
     lines(
         "Slow, by class",
-        "By service and class of resource: the locks that callers wait for.",
+        "The slow leases of each service and class of resource. Callers wait for these locks.",
         _slow(_CLASS),
     ),
     lines("Leases gone, by class", "Services that worked without their lock.", _gone(_CLASS)),
-    lines("Leases overdue, by class", "Who works past its lease.", _over(_CLASS)),
+    lines(
+        "Leases overdue, by class", "Services that work after the end of a lease.", _over(_CLASS)
+    ),
 )
 _WHY = (
     lines(

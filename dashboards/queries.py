@@ -69,7 +69,9 @@ def metric(name: str, part: str = "", *, run: str = "$run", **labels: str) -> st
     """
     one = BY_NAME[name]
     if (one.kind is InstrumentKind.HISTOGRAM) != (part in ("bucket", "sum", "count", NATIVE)):
-        raise ValueError(f"{name} is a {one.kind.value}: {part or 'nothing'} is no part of it")
+        raise ValueError(
+            f"{name} is a {one.kind.value}, which has no part {part or 'without a name'}"
+        )
     labels_of_metric = {attribute.label for attribute in one.attributes} | (
         {"le"} if part == "bucket" else set()
     )

@@ -32,7 +32,7 @@ _UNSAFE = (
 _NO_ORACLE = "no oracle ran"
 _NO_CRASH = "no crash in view"
 _WHOLE_RUN = (
-    "Leases per second while users ran, with warm-up and drain. The average of the runs in view."
+    "Leases per second while users ran, with warm-up and drain. The average of the displayed runs."
 )
 
 
@@ -55,13 +55,14 @@ _GLANCE = (
     ),
     number(
         "Leases",
-        "Leases acquired in the runs in view, with warm-up and drain (`totals` of result.json).",
+        "Leases acquired in the displayed runs, with warm-up and drain (`totals` of result.json).",
         _taken,
     ),
     number("Rate of the whole run", _WHOLE_RUN, queries.whole_rate()),
     number(
         "Acquire p99",
-        "For all acquires in view, from the intended start. 100 s means that over 1 % failed.",
+        "For all acquires of the displayed runs, from the intended start. 100 s means that over "
+        "1 % failed.",
         _p99_of_all,
     ),
     number(
@@ -79,7 +80,8 @@ _rates = [now(f"redlock.load.{name}").named(name) for name in ("achieved", "offe
 _RATE = (
     lines(
         "Rate offered and achieved",
-        "Leases per second, and the schedule of an open loop. A gap means not sustained.",
+        "Leases per second, and the schedule of an open loop. A gap between the lines means "
+        "that the servers did not sustain the load.",
         *_rates,
     ),
     lines("Acquire latency, percentiles", _PERCENTILES, *_percentiles, exemplars=True),
@@ -181,7 +183,7 @@ _MARGINS = (
     ),
     number(
         "Restarts",
-        "Restarts in the runs in view. Each instance may have forgotten its locks.",
+        "Restarts in the displayed runs. Each instance may have forgotten its locks.",
         _restarts,
         red_above=1,
     ),
@@ -219,7 +221,7 @@ _WAITING = (
     lines("Polls", "Repeated attempts and queries for the holder.", rate("redlock.acquire.polls")),
     lines(
         "Wakeups",
-        "Turns passed between processes (retry policy push).",
+        "Turns that a process passed to another process (retry policy push).",
         rate("redlock.handoff.turns"),
     ),
     lines(
@@ -236,7 +238,10 @@ _WAITING = (
 )
 _median, _slow = (quantile(q, _REPLY, INSTANCE) for q in (0.5, 0.99))
 _skew = Query(f"max({_median.expr}) / min({_median.expr})", "x", "slowest ÷ fastest")
-_TIMED = "By instance, for about 250 acquires per second, and at least one in 64."
+_TIMED = (
+    "Reply times of each instance. They cover about 250 acquires per second, and at least one "
+    "in 64."
+)
 _REPLIES = (
     lines("Reply to a SET, p50", _TIMED, _median),
     lines("Reply to a SET, p99", _TIMED, _slow),
@@ -375,7 +380,7 @@ _lag_of_all = quantile(0.99, "redlock.scheduler.lag", whole=True)
 _HEALTH = (
     number(
         "Scheduler lag p99",
-        "How late a load process wakes, over the runs in view.",
+        "How late a load process wakes from a sleep, over the displayed runs.",
         _lag_of_all,
         red_above=0.01,
     ),
@@ -448,7 +453,7 @@ def generator() -> str:
     )
     named = choice("baseline_name", "Baseline's name", "its --name", queries.NAME)
     within = f'{queries.NAME}=~"$baseline_name"'
-    about_baseline = "baseline", "Baseline", "the run that is 1.0 in the ratios", queries.RUN
+    about_baseline = "baseline", "Baseline", "the run by which the ratios divide", queries.RUN
     baseline = choice(*about_baseline, within, multi=False)
     shelves = ("Health", 4, _HEALTH), ("", 8, _LOAD), ("Chosen run ÷ baseline", 4, _RATIOS)
     return board(

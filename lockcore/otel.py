@@ -93,10 +93,10 @@ GAUGES = {
         "callers that wait for a lease",
     ),
     "redlock.quorum.size": ("{instance}", "the number of votes that win a lock"),
-    "redlock.instance.voting": ("{instance}", "1 while the instance votes, else 0"),
+    "redlock.instance.voting": ("{instance}", "1 if the instance votes, otherwise 0"),
     "redlock.instance.abstaining": (
         "{instance}",
-        "1 while the instance must not vote, because it may have forgotten locks, else 0",
+        "1 if the instance must not vote, because it may have forgotten locks; otherwise 0",
     ),
 }
 

@@ -449,7 +449,7 @@ def _unlike_holder(holder: Holder, result: RunResult) -> Iterator[str]:
     ):
         yield f"{place}: the leases are out of order"
     if not all(any(begun <= row[0] <= ended for begun, ended in holder.spans_us) for row in rows):
-        yield f"{place}: some leases lie outside the spans"
+        yield f"{place}: some leases are outside the time spans for which the list is complete"
     if any(one.clock_error_s is not None for one in result.workers):
         # The drawing shows the time of each lease on its own worker's clock. If workers have
         # different clocks, an overlap in the drawing proves nothing.

@@ -89,9 +89,9 @@ class Latency(Percentiles, frozen=True, kw_only=True):
         samples, or if the mean is above the maximum."""
         yield from super().contradictions()
         if not self.count and any(value is not None for value in (self.mean, self.p50, self.max)):
-            yield "it has figures, but no samples"
+            yield "there are figures, but no samples"
         if self.mean is not None and self.max is not None and self.mean > self.max * (1 + 1e-9):
-            yield f"its mean ({self.mean:.6g}) is above its largest sample ({self.max:.6g})"
+            yield f"the mean ({self.mean:.6g}) is above the largest sample ({self.max:.6g})"
 
 
 class AllAcquires(Percentiles, frozen=True, kw_only=True):

@@ -53,7 +53,7 @@ class LoadWorker(Section, frozen=True, kw_only=True):
         says("duration of the shortest round trip between the leader and the load process"),
     ]
     round_trips: Annotated[
-        Count, says("number of round trips that bound the error of the process's clock")
+        Count, says("number of measured round trips, which limit the error of the process's clock")
     ]
     clock_steps: Annotated[
         Count,

@@ -78,11 +78,11 @@ class InstanceFacts:
         ),
     ] = None
     warnings: Annotated[
-        tuple[str, ...], says("facts that a reader must know about the instance")
+        tuple[str, ...], says("facts about the instance that the reader of the result must know")
     ] = ()
     hazards: Annotated[
         tuple[str, ...],
-        says("settings of the instance that can lose locks or time, each with a remedy"),
+        says("settings of the instance that can lose locks or cost time, each with a remedy"),
     ] = ()
 
 

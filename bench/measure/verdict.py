@@ -58,13 +58,14 @@ class Word:
 class Evidence(Section, frozen=True):
     """A count that supports a verdict word."""
 
-    tested: Annotated[str, says("name of the cases that were counted")]
+    tested: Annotated[str, says("name of the counted cases")]
     count: Annotated[Count, says("number of counted cases")]
     least: Annotated[Count, says("the smallest count that allows a good verdict")] = 1
     excludes: Annotated[
         str,
         says(
-            'the rate that `count` cases exclude with 95 % confidence; "" if they exclude no rate'
+            "the share of bad cases that is excluded with 95 % confidence, because no case was "
+            'bad; "" if no share is excluded'
         ),
     ] = ""
 
@@ -83,7 +84,9 @@ class Evidence(Section, frozen=True):
 class Verdict(Section, frozen=True, kw_only=True):
     """One word with its evidence and reasons."""
 
-    status: Annotated[Status, says("status of the verdict, which many words can share")]
+    status: Annotated[
+        Status, says("status of the verdict; several verdict words can have the same status")
+    ]
     word: Annotated[
         str | None, says("the verdict word that lockbench prints; null before the verdict")
     ] = None
@@ -198,8 +201,8 @@ PASS = Word(
     Kind.GOOD,
     "pass",
     0,
-    "Some pairs of runs finished, and every interval ends within the tolerance. At most "
-    "5 of 100 gates pass wrongly.",
+    "Some pairs of runs finished, and every interval ends within the tolerance. If the "
+    "candidate is worse by the tolerance, at most 5 of 100 gates pass.",
     "The candidate is not worse than the tolerance allows.",
 )
 AS_EXPECTED = Word(
@@ -251,7 +254,7 @@ HOLDS = Word(
     "pass",
     0,
     f"Each deciding test was passed, and contention tested at least {TESTED_LEAST} leases.",
-    "No test broke the lock. The page lists the tests that were not made.",
+    "No test broke the lock. The page lists the tests that did not run.",
 )
 
 _EXPERIMENT = (AS_EXPECTED, NOT_AS_EXPECTED, NOT_KNOWN, VIOLATED, INTERRUPTED)

@@ -105,7 +105,10 @@ class SetnxExpire(_Unchecked):
 
     about = About(
         how="SETNX, then EXPIRE; DEL",
-        flaw="a crash between them leaves a key without TTL; its DEL removes a successor's lock",
+        flaw=(
+            "a crash between the commands leaves a key without TTL; DEL may remove the next "
+            "holder's lock"
+        ),
         safe=False,
         points=("after-setnx",),
     )
@@ -129,7 +132,10 @@ class TimestampGetset(PlainRecipe):
     """
 
     about = About(
-        how="SETNX with the end time as value; GETSET takes over an ended lock; DEL if not ended",
+        how=(
+            "SETNX with the end time as value; GETSET takes over an expired lock; a release "
+            "is DEL if the lock has not expired"
+        ),
         flaw="needs synchronised clocks; the loser of a takeover overwrites the winner's end time",
         safe=False,
         points=("after-get", "after-check"),
@@ -236,7 +242,10 @@ class SetNxGetDel(PlainRecipe):
     """
 
     about = About(
-        how="SET NX PX with a unique value; GET, and DEL if it is ours",
+        how=(
+            "SET NX PX with a unique value; a release is GET, and then DEL if the value is "
+            "the caller's own"
+        ),
         flaw="between GET and DEL, the key may become another caller's",
         safe=False,
         points=("after-get",),
@@ -368,7 +377,10 @@ class Backoff(PlainRecipe):
     """
 
     about = About(
-        how="SET NX PX with a uuid1; waits 0.1 s after a refusal, doubling to 5 s; no try/finally",
+        how=(
+            "SET NX PX with a uuid1; after a refusal the caller waits 0.1 s, and doubles each "
+            "wait up to 5 s; no try/finally"
+        ),
         flaw="callers that wait long starve; an exception in the body leaks the lock",
         safe=True,
     )

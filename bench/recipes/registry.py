@@ -164,7 +164,7 @@ RECIPES: dict[str, RecipeEntry] = {
         "replica-delayed-promotion": "several_instances:ReplicaDelayedPromotion",
     }.items()
 }
-WITHDRAWN = {"read-write": "withdrawn by its author as wrong; not reproduced"}
+WITHDRAWN = {"read-write": "withdrawn by its author as wrong, so lockbench does not implement it"}
 
 
 def all_recipes() -> Mapping[str, RecipeEntry]:

@@ -118,9 +118,12 @@ class MultiWriteUniqueIndex(MultiWrite):
 
     about = replace(
         MultiWrite.about,
-        how="like multi-write, and then a row with a unique index in a database (SQLite)",
+        how=(
+            "like multi-write, but a lease also needs a row with a unique index in a database "
+            "(SQLite)"
+        ),
         flaw=(
-            "none while the database lives: it is the lock, and it catches multi-write's double "
+            "none while the database works; it is the real lock and refuses multi-write's double "
             "grants"
         ),
         safe=True,
@@ -251,8 +254,8 @@ class ReplicaFailover(PlainRecipe):
             else "no instance is a master"
         )
         raise EnvironmentNotReadyError(
-            f"{what}; this recipe needs one, the other instances replicas of it (REPLICAOF), "
-            "or servers that lockbench starts itself"
+            f"{what}; this recipe needs exactly one master. Make the other instances its replicas "
+            "(REPLICAOF), or use servers that lockbench starts"
         )
 
     @property

@@ -83,7 +83,10 @@ class SetNxBlpop(_Woken):
     about = replace(
         SetNxLuaRecipe.about,
         how="like set-nx-lua, but waiting callers block in BLPOP on a list that a release fills",
-        flaw="none in the lock itself; one instance, and a release costs more even if nobody waits",
+        flaw=(
+            "none in the lock itself; it has one instance, and releases cost more even if nobody "
+            "waits"
+        ),
     )
 
     def give_back(self, lease: Lease) -> Outcome:
@@ -106,8 +109,14 @@ class SetNxPubsub(_Woken):
 
     about = replace(
         SetNxLuaRecipe.about,
-        how="like set-nx-lua, but waiters subscribe to a channel; a release publishes to it",
-        flaw="one instance, a connection per waiter, and each release wakes all; else none",
+        how=(
+            "like set-nx-lua, but waiting callers subscribe to a channel, and a release "
+            "publishes to this channel"
+        ),
+        flaw=(
+            "it has one instance and one connection per waiting caller; a release wakes all "
+            "these callers"
+        ),
         channels=True,
     )
 

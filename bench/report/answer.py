@@ -94,7 +94,7 @@ class Answer(Generic[Stored]):
                 earned = self.earned(result)
                 wrong = first_difference(result, earned)
         except _BROKEN as error:
-            wrong = f"its sections cannot be judged ({type(error).__name__}: {error})"
+            wrong = f"the sections of the result cannot be judged ({type(error).__name__}: {error})"
         if wrong:
             raise UsageError(
                 f"{name} is refused, because {wrong}; the file was changed or is damaged, so make "

@@ -156,7 +156,7 @@ def _conditions(result: RunResult) -> list[str]:
     named = [result.name] if result.name else []
     # An interrupt or an early end of the load cut the run short.
     if result.interrupted or result.duration_s * 1000 < scenario.duration_ms - 1:
-        named.append(f"cut short, was to take {duration_text(scenario.duration_ms)}")
+        named.append(f"ended early (planned: {duration_text(scenario.duration_ms)})")
     return [*named, scenario.recipe, *load_parts(scenario)]
 
 
@@ -337,7 +337,7 @@ def _generator(result: RunResult) -> Sentence:
         failed = f", {count(generator.gap_failures)} failed" if generator.gap_failures else ""
         near = f"{count(generator.gap_operations)} acquires touched that{failed}"
         parts.append(f"away for {generator.gap_s:.2f} s ({near})")
-    word = "not known to be in time" if verdict == "unknown" else verdict
+    word = "lateness unknown" if verdict == "unknown" else verdict
     return Sentence(
         "generator", f"{word}: {', '.join(parts)}", "" if verdict == "valid" else DOUBTFUL
     )

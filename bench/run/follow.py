@@ -162,7 +162,7 @@ def _note_window(course: Course, follower: Follower, ended_ns: int, *, user: boo
     short_ns = planned[1] - window.stop_ns if planned and window else 0
     course.interrupted = user or short_ns > 0
     if short_ns > 0 and not (user or course.deaths):
-        course.deaths = (f"the load ended {short_ns / NS_PER_S:.1f} s before its time",)
+        course.deaths = (f"the load ended {short_ns / NS_PER_S:.1f} s before its planned end",)
 
 
 def _overdue(load: Load, follower: Follower, now_ns: int, grace_s: float) -> tuple[str, ...]:

@@ -43,7 +43,9 @@ class Delay:
     kind: Annotated[str, says("distribution of the time: fixed, exp or lognormal")] = "fixed"
     ms: Annotated[
         float,
-        says("milliseconds: the constant of fixed, the mean of exp or the median of lognormal"),
+        says(
+            "time in ms; it is the constant of fixed, the mean of exp, or the median of lognormal"
+        ),
     ] = 0.0
     sigma: Annotated[
         float, says("sigma of a lognormal distribution; 0 for other distributions")
@@ -74,7 +76,9 @@ class Pause:
 
     point: Annotated[str, says("name of a pause point of the recipe")]
     ms: Annotated[float, says("length of the pause")]
-    share: Annotated[float, says("share of the passes through the point that pause, from 0 to 1")]
+    share: Annotated[
+        float, says("how often a caller pauses at the point, as a share of its visits from 0 to 1")
+    ]
 
 
 @dataclass(frozen=True, slots=True)

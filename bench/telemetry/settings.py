@@ -166,7 +166,7 @@ def _url(variable: str, text: str, protocol: str) -> SplitResult:
             name = f"[{host}]" if ":" in host else host
             meant = f"http://{name}:{port or 4318}"
         raise UsageError(
-            f"{variable} has no scheme, so nothing can be sent there; write {meant}, or with https"
+            f"{variable} has no scheme; write {meant}, or the same address with https://"
         )
     if url.scheme not in ("http", "https"):
         raise UsageError(

@@ -59,7 +59,7 @@ RECIPE = Attribute("redlock.recipe", "the lock under test", origin="`lockbench r
 FSYNC = Attribute("redlock.fsync", "when the instances sync their AOF", POLICIES)
 RUN_ID = Attribute(
     "redlock.run.id",
-    "the run; an attribute of the OpenTelemetry resource",
+    "the id of the run, as an attribute of the OpenTelemetry resource",
     origin="drawn once per run",
 )
 ACQUIRED_AS = Attribute("redlock.outcome", "how an acquire ended", ACQUIRE_OUTCOMES)
@@ -98,7 +98,7 @@ ERROR = Attribute(
 )
 FLEET = Attribute(
     "redlock.fleet",
-    "the group of instances, for a process that locks on several groups",
+    "the group of instances, if a process has locks on several groups",
     origin="the application",
 )
 CLASS = Attribute(
@@ -346,13 +346,13 @@ INSTRUMENTS: tuple[Instrument, ...] = (
     _gauge(
         "redlock.instance.voting",
         "{instance}",
-        "1 while the instance votes for every load process, else 0",
+        "1 if the instance votes for every load process, otherwise 0",
         *_INSTANCE,
     ),
     _gauge(
         "redlock.instance.abstaining",
         "{instance}",
-        "1 while the instance must not vote, because it may have forgotten locks",
+        "1 if the instance must not vote, because it may have forgotten locks; otherwise 0",
         *_INSTANCE,
     ),
     _counter(

@@ -114,8 +114,8 @@ def _replicas(info: Mapping[str, object], config: Mapping[str, str]) -> Iterator
     if least:
         yield Hazard(
             "min-replicas-to-write",
-            f"{least}: with fewer replicas, the server refuses every SET (NOREPLICAS); {replicas} "
-            "connected now",
+            f"{least}; with fewer connected replicas, the server refuses every SET (NOREPLICAS); "
+            f"now {replicas} are connected",
             "set min-replicas-to-write to 0 on servers that hold locks",
         )
 

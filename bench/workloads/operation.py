@@ -297,7 +297,7 @@ class Ledger:
         except Exception as error:  # noqa: BLE001 - whatever it is, this cannot be read
             return f"a lease that cannot be read ({type(error).__name__})"
         if not in_time:
-            return "a lease that began or was granted before or after its acquire"
+            return "a lease whose start or grant is outside the time of its acquire"
         if believes_grant:
             self.returned_ns = granted_ns
         return fault

@@ -73,9 +73,12 @@ MEANINGS = {
     IdentityKind.REPLICATION_ID: "the server reports no run_id, so a new master_replid counts as a "
     "restart; a first replica also changes master_replid, and the instance then has no vote for "
     "max_ttl",
-    IdentityKind.PROCESS: "the server reports neither run_id nor master_replid, so a new "
-    "process_id or start time counts as a restart; lockcore cannot notice a restart within a "
-    "second with the same process_id, or a server that is given twice",
+    IdentityKind.PROCESS: (
+        "the server reports neither run_id nor master_replid, so a new "
+        "process_id or start time counts as a restart; lockcore cannot notice "
+        "a restart within a second that keeps the process_id, and it cannot "
+        "notice that a server is named twice"
+    ),
 }
 
 

@@ -262,7 +262,7 @@ def test_stored_runs_are_refused_when_unlike_and_never_pass_alone(
     assert declared.returncode == 4
     assert result_in(folder / "compared", ComparisonResult)["differs"] == ["users 8 → 9"]
     itself = lockbench("gate", "--baseline", "one", "--candidate", "one", "--out", "gated")
-    assert (itself.returncode, "was given twice" in itself.stderr) == (2, True)
+    assert (itself.returncode, "was named twice" in itself.stderr) == (2, True)
     alone = lockbench(
         "gate", "--baseline", "one", "--candidate", "two", "--variable", "users", "--out", "gated"
     )

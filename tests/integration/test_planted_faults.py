@@ -276,7 +276,7 @@ def test_a_lock_that_says_it_was_granted_later_than_it_was_is_found_out(
     assert ended.word in ("VIOLATED", "INCONCLUSIVE", "INVALID"), ended.said
     (said,) = ended.result["safety"]["misreports"]
     assert (
-        "a lease that began or was granted before or after its acquire, which is impossible; "
+        "a lease whose start or grant is outside the time of its acquire, which is impossible; "
         "correct the recipe" in said
     )
 

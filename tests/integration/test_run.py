@@ -161,7 +161,7 @@ def test_a_run_that_is_cut_short_keeps_what_it_measured(tmp_path: Path, fleet: F
     run.process.send_signal(signal.SIGTERM)
     code, stdout = run.end()
     assert code == 130
-    assert "cut short, was to take 1m" in stdout
+    assert "ended early (planned: 1m)" in stdout
     assert run.result["interrupted"]
     assert 0 < run.result["duration_s"] < 30
     assert run.result["outcomes"]["acquired"] > 0
@@ -228,7 +228,7 @@ def test_a_killed_worker_makes_the_run_invalid_and_leaves_no_lock(
     code, stdout = run.end()
     assert code == 4
     assert stdout.startswith("INVALID")
-    assert "cut short, was to take 1m" in stdout
+    assert "ended early (planned: 1m)" in stdout
     assert run.result["verdict"]["status"] == "invalid"
     assert "worker 1" in run.result["verdict"]["reasons"][0]
     assert run.result["safety"]["verdict"] == "UNKNOWN"

@@ -155,7 +155,9 @@ def _nothing_held(facts: Facts) -> Answer | None:
     lowest = min(findings.probes, key=lambda probe: probe.rate_per_s)
     slow = f"{lowest.rate_per_s:,.2f}/s"
     if lowest.seen is Seen.SATURATED:
-        return facts.unsure(f"the generator was saturated at {slow}, the lowest rate tried")
+        return facts.unsure(
+            f"even at {slow}, the lowest tested rate, the load generator reached its limit"
+        )
     held = findings.rates(Seen.HELD)
     missed = findings.rates(Seen.MISSED)
     if holds_nowhere(findings):

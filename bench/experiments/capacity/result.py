@@ -178,7 +178,7 @@ class Capacity(Section, frozen=True, kw_only=True):
     as_it_is: Annotated[
         bool,
         says(
-            "true if misses during pauses of this machine count; the result is then "
+            "true if misses during pauses of this machine count as misses; the result is then "
             "the capacity of the machine in its present state"
         ),
     ] = False
@@ -211,8 +211,8 @@ class Headroom(Section, frozen=True, kw_only=True):
     ratio: Annotated[
         float | None,
         says(
-            "capacity ÷ target rate − 1, with capacity.low if capacity.likely is null; "
-            "null if both are null"
+            "capacity ÷ target rate − 1. The capacity is capacity.likely, or capacity.low if "
+            "capacity.likely is null. The ratio is null if both are null"
         ),
     ]
     acquire_s: Annotated[

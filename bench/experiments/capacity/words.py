@@ -133,7 +133,7 @@ def _advice(point: CapacityPoint, result: CapacityResult) -> Iterator[Sentence]:
             "measure more",
         )
     elif point.next_limit.name:
-        yield to_do(f"for more, raise the next limit: {point.next_limit.name}", "grow")
+        yield to_do(f"to grant more locks, raise the next limit: {point.next_limit.name}", "grow")
     yield from _unmeasured(result)
 
 
@@ -264,7 +264,8 @@ def _lines(point: CapacityPoint, result: CapacityResult) -> Iterator[tuple[str, 
         yield "closed loop", point.agreement
     if knee:
         times = f"p50 {latency(knee.acquire_s.p50)}, p99 {latency(knee.acquire_s.p99)}"
-        yield "knee", f"{rate_text(knee.rate_per_s)}/s: most throughput per latency ({times})"
+        rate = f"{rate_text(knee.rate_per_s)}/s"
+        yield "knee", f"{rate} has the best ratio of throughput to latency ({times})"
     near = point.near
     others = [use for use in (near.uses if near else ()) if use.name != point.next_limit.name]
     yield from (
@@ -319,8 +320,9 @@ def _room(point: CapacityPoint) -> str:
     low = rate_text(capacity.low)
     high = rate_text(capacity.high)
     if capacity.low is None or point.headroom is None or point.headroom.ratio is None:
-        return "the room above this rate is not known"
-    return f"room up to at least {low}/s" if capacity.high is None else f"room up to {low}–{high}/s"
+        return "the capacity is not known"
+    value = f"at least {low}" if capacity.high is None else f"{low}–{high}"
+    return f"the capacity is {value}/s"
 
 
 def _headroom(point: CapacityPoint, headroom: Headroom, result: CapacityResult) -> str:

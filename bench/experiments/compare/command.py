@@ -186,7 +186,7 @@ def compare(
     metavar="Y",
     type=click.Path(),
     default="",
-    help="the side to judge  [with a revision as baseline: the code as it is here]",
+    help="the side to judge  [if the baseline is a revision: the code in this folder]",
 )
 @click.option(
     "--recipe", metavar="NAME", type=RECIPE, default=None, help="which lock to load  [redlock]"

@@ -132,8 +132,8 @@ def _asked(child: Child, line: str, expected: str, relay: CountingRelay) -> Coun
     if answer == "unused":
         raise UsageError(
             "the recipe imports nothing from the named revision or library, so both sides would "
-            "run the same code and every gate would pass; name a revision or library that the "
-            "recipe uses, or use --recipe to name a lock from it"
+            "run the same code; name a revision or library that the recipe uses, or use --recipe "
+            "to name a recipe that uses it"
         )
     if answer != expected:
         raise EnvironmentNotReadyError(

@@ -503,7 +503,7 @@ def judge_comparison(
     pairs = max((one.pairs for one in metrics), default=0)
     evidence = [
         Evidence("figures judged", len(metrics)),
-        Evidence("runs of each side with figures", pairs),
+        Evidence("runs of each side that have figures", pairs),
     ]
     verdict = conclude(GOOD[kind], evidence, reasons, thin=INCONCLUSIVE)
     only_these = list(verdict.reasons) == list(dict.fromkeys(undecided))

@@ -267,8 +267,8 @@ def _require_here(other: Named, folders: Sequence[str]) -> None:
         top = _top(other.where)
         if top is None:
             raise UsageError(
-                f"{other.where.absolute()} is a bare repository, so there is no code here to "
-                f"compare with {other.label}; name the change as a revision, too (--candidate "
+                f"{other.where.absolute()} is a bare repository, so it contains no code to "
+                f"compare with {other.label}; name a revision for the candidate, too (--candidate "
                 "git:HEAD)"
             )
         wrong = _imported_elsewhere(folders, (), top)
@@ -364,8 +364,8 @@ def require_alike(
     runs = Counter(result.id for results in series for result in results)
     if twice := [name for name, times in runs.items() if times > 1]:
         raise UsageError(
-            f"run {', '.join(twice)} was given twice: a run that is compared with itself passes "
-            "every gate"
+            f"run {', '.join(twice)} was named twice, and a run that is compared with itself "
+            "passes every gate; name each run once"
         )
     settings_by_series = [[settings_of(result) for result in results] for results in series]
     for settings, label in zip(settings_by_series, labels, strict=True):

@@ -139,15 +139,17 @@ def choices(page: PlannerPage) -> list[tuple[str, str]]:
 
 def _choice(page: PlannerPage, way: Way, losses: Losses) -> str:
     if way.restart == "delayed":
-        how = f"delayed restart: {_delay(page)}. Only operations have something to do, not clients"
+        how = (
+            f"delayed restart: {_delay(page)}. This changes only how you operate the servers, "
+            "and clients need no change"
+        )
     elif way.abstention:
         how = (
-            "restart at once, and let clients abstain. With lockcore, clients abstain "
-            "if each client sets max_ttl_ms to your longest TTL. Operations have "
-            "nothing to do"
+            "restart at once, and let clients abstain. With lockcore, clients abstain if each "
+            "client sets max_ttl_ms to your longest TTL. The servers need no change"
         )
     else:
-        how = "restart at once. Operations and clients have nothing to do"
+        how = "restart at once. The servers and the clients need no change"
     price = f"No new locks for at most {wait_text(page, way, losses)} after a crash of most servers"
     if way.policy == "always":
         costs = page.always_costs

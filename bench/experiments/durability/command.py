@@ -223,8 +223,8 @@ def fsync_plan_of(options: FsyncOptions) -> FsyncPlan:
         seconds = options.load_ms / 1000
     if scenario and scenario.hold.ms > seconds * 1000:
         raise UsageError(
-            f"{path}: a lock is held longer than a load of {seconds:g} s takes; use a longer "
-            "--duration"
+            f"{path}: the hold time of a lock is longer than a load of {seconds:g} s; use a "
+            "longer --duration"
         )
     policies = options.policies or POLICIES
     about = ""
@@ -234,11 +234,10 @@ def fsync_plan_of(options: FsyncOptions) -> FsyncPlan:
         cores = len(os.sched_getaffinity(0))
         cells = (quick_cells if quick else full_cells)(cores)
         if 5 not in driven(cores):
-            but = "" if quick else " except for callers that hold their locks for 50 ms"
-            about = (
-                f"{cores} cores cannot drive five servers to their maximum, so N=5 is not measured"
-            )
-            about += but
+            extent = "not measured"
+            if not quick:
+                extent = "measured only with callers that hold their locks for 50 ms"
+            about = f"{cores} cores cannot drive five servers to their maximum, so N=5 is {extent}"
     if path and scenario:
         about = _taken(path, scenario)
     return FsyncPlan(
@@ -257,10 +256,10 @@ def _taken(path: Path, scenario: Scenario) -> str:
     if scenario.rate_per_s is not None:
         rate = f", its rate of {scenario.rate_per_s:g}/s (lockbench searches the maximum)"
     return (
-        f"from {path.name} these settings are used: users {scenario.users}, processes "
-        f"{scenario.processes}, hold {delay_text(scenario.hold)} and the servers. Not used: its "
-        "resources (each caller has its own, so there is no contention), TTL, think time and "
-        f"faults{rate}"
+        f"lockbench uses these settings of {path.name}: {scenario.users} users, "
+        f"{scenario.processes} processes, a hold time of {delay_text(scenario.hold)}, and the "
+        "servers. lockbench ignores the file's resources (each caller has its own, so there is no "
+        f"contention), TTL, think time and faults{rate}"
     )
 
 
@@ -363,7 +362,7 @@ class CrashOptions(Options):
     metavar="L",
     type=click.IntRange(20, 5000),
     default=LOCKS_PER_S,
-    help=f"locks per second and fleet  [{LOCKS_PER_S}]",
+    help=f"locks per second in each fleet  [{LOCKS_PER_S}]",
 )
 @click.option(
     "--latency",

@@ -54,8 +54,8 @@ class Crash(Section, frozen=True):
     kind: Annotated[
         CrashKind,
         says(
-            "how the instances ended; slow: each fsync takes 1.5 s (always: 0.2 s); "
-            "torn: a part of the unsynced data is kept"
+            "how the instances ended. If the name contains slow, each fsync takes 1.5 s (always: "
+            "0.2 s). If the name contains torn, the server keeps a part of the unsynced data"
         ),
     ]
     crashed: Annotated[

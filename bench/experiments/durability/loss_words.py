@@ -96,8 +96,8 @@ def _headline(groups: Sequence[CrashGroup]) -> str:
         phrases.append(f"always lost {_locks(always)}")
     if cut := _of_everysec(groups):
         window_s = _most(row.lost_window_s.max for row in cut)
-        back = f"up to the last {decimals(window_s)} s of locks" if window_s else "no lock"
-        phrases.append(f"everysec lost {back} at a power cut")
+        back = f"the locks of at most the last {decimals(window_s)} s" if window_s else "no lock"
+        phrases.append(f"everysec lost {back} in a power cut")
     if groups and not phrases:
         lost = sum(row.lost_total for row in groups)
         at_stake = sum(row.at_stake for row in groups)
@@ -126,7 +126,7 @@ def _claims(result: CrashResult) -> Iterator[KeyFigure]:
         yield _claim("always", f"{lost} lost, ", always)
     if cut := _of_everysec(result.groups):
         most = _most(row.lost_per_cut.max for row in cut)
-        rate = f"of one power cut, at {result.conditions.locks_per_s} locks/s"
+        rate = f"in one power cut, at {result.conditions.locks_per_s} locks/s"
         yield KeyFigure("everysec", f"at most {count(most)} locks lost", rate)
     if delayed := [row for row in result.rows if row.restart == "delayed"]:
         yield _claim("delayed restart", "", delayed)
@@ -244,7 +244,8 @@ def _lines(result: CrashResult) -> Iterator[Sentence]:
             most = in_flight.lost_per_cut_max
             lost = f"up to {counted(most, 'lock')}" if most else "nothing"
             text = (
-                f"{row.key}: in {in_flight.cuts} of {row.cuts} crashes; these crashes lost {lost}"
+                f"{row.key}: an fsync ran during {in_flight.cuts} of {row.cuts} crashes, and "
+                f"these crashes lost {lost}"
             )
             yield Sentence("fsync ran", text)
 
@@ -255,14 +256,17 @@ def _unmeasured(result: CrashResult) -> Iterator[str]:
     own = f" (fdatasync p50 {latency(disk.p50_s)})" if disk else ""
     added = f", {conditions.disk} added" if conditions.latency_ms else ""
     again = "" if conditions.latency_ms else " (lockbench crash --latency 2ms imitates one)"
-    yield f"a disk slower than this one{own}{added}, which can lose more under everysec{again}"
+    yield (
+        f"a disk slower than this disk{own}{added}; a slower disk can lose more locks under "
+        f"everysec{again}"
+    )
     counts = ", ".join(map(str, conditions.instances))
     ttl_s = conditions.ttl_ms / 1000
     yield f"fleets of other sizes than N={counts}, and a TTL other than {ttl_s:g} s"
     if conditions.quick:
         yield (
-            "lockbench crash without --quick adds most crashes of all instances, and delayed "
-            "restarts under every policy"
+            "most crashes of all instances at once, and delayed restarts under every policy; "
+            "lockbench crash without --quick measures them"
         )
 
 
@@ -304,9 +308,9 @@ def figures(result: CrashResult) -> list[Figure]:
         f"crash lost {count(max(most))}"
     )
     about = (
-        "Each row shows the worst crash of one policy and kind over every N. Locks "
-        "were granted twice by servers that restarted at once and that clients "
-        "trusted. Slow means that each fsync took 1.5 s (always: 0.2 s)"
+        "Each row shows the worst crash of one policy and one kind, among all N. Locks were "
+        "granted twice by servers that restarted at once and that clients trusted. Slow means "
+        "that each fsync took 1.5 s (always: 0.2 s)"
     )
     heads = [
         Panel("locks lost", "worst crash"),

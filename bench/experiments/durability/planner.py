@@ -174,7 +174,7 @@ def judge_page(page: PlannerPage) -> Verdict:
     """Return the verdict on a page. The verdict is RECOMMENDED if there were enough crashes of safe
     options and if the page has no warning."""
     safe = [option.crash.cuts for option in page.options if option.crash and option.crash.is_safe]
-    evidence = [Evidence("crashes of choices that were safe", sum(safe), CUTS)]
+    evidence = [Evidence("crashes of safe options", sum(safe), CUTS)]
     return conclude(words.RECOMMENDED, evidence, {words.NOT_KNOWN: page.warnings})
 
 
@@ -231,7 +231,7 @@ def _unmeasured(
         yield f"the losses of a crash{where}: lockbench crash --quick, then lockbench planner"
     for why, unknown in (
         (
-            "the load process reached its limit there",
+            "the load process reached its limit",
             [cost for cost in costs if cost.generator_bound],
         ),
         (
@@ -260,9 +260,9 @@ def _of_slow_disks(page: PlannerPage, crash: CrashResult) -> Iterator[str]:
         ):
             again = f" --latency {added[0]:g}ms" if added[0] else ""
             yield (
-                "the losses of everysec at the latency of these prices "
-                f"({_disk_text(reference.disk, priced_ms)}): the crashes were made on "
-                f"{_disk_text(crashed_on, crashed_ms)}, and a slower disk can lose more; run "
+                "the losses of everysec on the disk of these prices "
+                f"({_disk_text(reference.disk, priced_ms)}), because the crashes were made on "
+                f"{_disk_text(crashed_on, crashed_ms)}; a slower disk can lose more locks, so run "
                 f"lockbench crash --quick{again}"
             )
     slow = [

@@ -266,7 +266,7 @@ def judge_fsync(
     `done` is the number of finished visits. The findings were computed from `rows`."""
     evidence = [
         _evidence(
-            "measured maxima below the load process's limit",
+            "maximum rates that the load process did not limit",
             [row for row in rows if row.load == "max"],
         ),
         _evidence(
@@ -312,7 +312,10 @@ def _always_slowest(rows: Rows) -> Iterator[FsyncFinding]:
         if not others:
             continue
         least = min(others, key=lambda row: row.rate)
-        rates = f"always {slow.rate:,.0f}/s, {least.policy} {least.rate:,.0f}/s (the next slowest)"
+        rates = (
+            f"always reached {slow.rate:,.0f}/s, and the next slowest policy, {least.policy}, "
+            f"reached {least.rate:,.0f}/s"
+        )
         verdict, why = _slowest(slow, least, max(row.rate for row in others))
         yield FsyncFinding("always-slowest", slow.place, f"{slow.place}: {rates}{why}", verdict)
 

@@ -237,7 +237,9 @@ class FsyncRow(FsyncCell, frozen=True, kw_only=True):
         ),
     ]
     acquire_s: Annotated[Latency, says("acquire times from the intended start, over all repeats")]
-    fsyncs_per_s: Annotated[Spread | None, says("per instance, counted by the shim")]
+    fsyncs_per_s: Annotated[
+        Spread | None, says("fsyncs per second of each instance, counted by the shim")
+    ]
     locks_per_fsync: Annotated[
         Spread | None,
         says("number of leases for each fsync of one instance", label="locks /fsync", unit="count"),

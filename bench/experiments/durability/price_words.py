@@ -67,7 +67,7 @@ def sheet(result: FsyncResult, place: str = "") -> Sheet:
     return sheet_of(
         result,
         place,
-        headline=costs if page.always_costs else "the cost of always is not known here",
+        headline=costs if page.always_costs else "the cost of always is not known on this machine",
         conditions=_conditions(result),
         parts=(prices(result), options(page), _measured(result)),
         lines=(*advice_lines(page), *expected),

@@ -225,7 +225,7 @@ def _preconditions(about: About, total: Hunt, *, whole: bool, cut: str) -> Mappi
         return {
             (
                 f"all requested schedules were played ({cut} after {total.played:,} schedules, "
-                "and none broke the recipe)"
+                "and no schedule broke the recipe)"
             ): False
         }
     if whole:

@@ -27,14 +27,14 @@ from bench.report.sheet import (
 WIDEST = 72
 _TERMS = {
     "played": (
-        "number of schedules. Each schedule delays, pauses, loses or restarts "
-        "something else, and the same seed gives the same schedules"
+        "number of schedules. Each schedule disturbs other messages, clients or servers. The "
+        "same seed gives the same schedules"
     ),
     "tested": "schedules in which a command was sent while another client held a lock",
     "schedules /s": "schedules per second of processor time, which means on one core",
     "steps": (
-        "number of steps of the smallest schedule that breaks the recipe, without "
-        "clean-ups that found nothing"
+        "number of steps of the smallest schedule that breaks the recipe. Clean-ups that found "
+        "no key do not count"
     ),
 }
 _STYLES = {name: f"bold {word.colour}" for name, word in ROW_WORDS.items()}

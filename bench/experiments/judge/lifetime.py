@@ -43,20 +43,21 @@ def renewal(stage: JudgeStage) -> RowFinding:
     )
     lost = "renewal" if may_fail == 1 else "renewals"
     remark = (
-        f"the lock renews a lease of {seconds_text(ttl_ms)} every {every_ms / 1000:.2g} s: "
-        f"{may_fail} {lost} in a row may fail, but one more lets a second holder in"
+        f"the lock renews a lease of {seconds_text(ttl_ms)} every {every_ms / 1000:.2g} s; "
+        f"{may_fail} {lost} in a row may fail, and if one more fails, a second client gets the "
+        "lock"
     )
     if not may_fail:
-        return RowFinding(f"{remark}: renew at least three times in a TTL", figures=figures)
+        return RowFinding(f"{remark}; renew at least three times in a TTL", figures=figures)
     # A holder that is frozen for k + ½ renewal intervals has missed k renewals.
     holder.pause()
     time.sleep((may_fail + 0.5) * every_ms / 1000)
-    need(any(stage.keys()), f"the lock's keys were there after {may_fail} lost {lost}")
+    need(any(stage.keys()), f"the lock's keys still existed after {may_fail} lost {lost}")
     need(stage.until_free(), "the lock's keys ended")
     is_second = other.acquire().ok
     holder.resume()
     need(is_second, "a second client was granted the lock")
-    return RowFinding(remark=f"{remark} (both were tried)", figures=figures)
+    return RowFinding(remark=f"{remark} (the row tested both cases)", figures=figures)
 
 
 def _renewals(stage: JudgeStage, ttl_ms: int) -> list[float]:

@@ -62,11 +62,16 @@ class JudgedRow(Section, frozen=True, kw_only=True):
     wrong: Annotated[Count, says("the number of plays with a fault")] = 0
     plays: Annotated[Count, says("the number of plays that reached their end")] = 0
     tested: Annotated[
-        Count, says("only in contention: the number of leases during which another process asked")
+        Count,
+        says(
+            "number of leases during which another process asked for the lock; only the row "
+            "contention counts them"
+        ),
     ] = 0
     figures: Annotated[tuple[RowFigure, ...], says("the figures that support the verdict")] = ()
     holders: Annotated[
-        tuple[HeldSpan, ...], says("only in contention: the leases at the time of most holders")
+        tuple[HeldSpan, ...],
+        says("the leases at the time of most holders; only in the row contention"),
     ] = ()
     course: Annotated[
         tuple[CourseStep, ...], says("one play's steps, if the row does not hold or is not known")
@@ -114,7 +119,7 @@ class WaitingCost(Section, frozen=True, kw_only=True):
     commands_per_lease: Annotated[
         float | None,
         says(
-            "commands with a key per lease, as counted by the servers",
+            "number of commands with a key that the servers executed, per lease",
             label="commands",
             shown="table",
         ),
@@ -134,10 +139,12 @@ class JudgeResult(Document, frozen=True, kw_only=True):
 
     kind: Annotated[Literal["judge"], says("the command that made it")] = "judge"
     fleet: Annotated[OwnFleet, says("the servers that the judge started")]
-    lock: Annotated[str, says("the lock, as in the command")]
+    lock: Annotated[str, says("the lock, as named on the command line")]
     instances: Annotated[Count, says("the number of servers for the lock")]
     capacity: Annotated[Count, says("how many callers may hold the lock at once")]
-    shared: Annotated[bool, says("readers may hold it together, and a writer alone")] = False
+    shared: Annotated[
+        bool, says("true if readers may hold the lock together, while a writer holds it alone")
+    ] = False
     ttl_ms: Annotated[int | None, says("the TTL of the lock's keys after a grant; null: no TTL")]
     keys: Annotated[
         Count, says("the number of keys of a lease on all servers; 0: the lock uses no server")
@@ -153,5 +160,8 @@ class JudgeResult(Document, frozen=True, kw_only=True):
     rows: Annotated[tuple[JudgedRow, ...], says("the rows of the judgement, with their verdicts")]
     costs: Annotated[
         tuple[WaitingCost, ...],
-        says("costs of the lock, redis-py's lock and lockcore on one machine"),
+        says(
+            "the cost of waiting for this lock, for redis-py's lock and for lockcore, on one "
+            "machine"
+        ),
     ] = ()

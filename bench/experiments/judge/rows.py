@@ -65,7 +65,7 @@ ROWS: tuple[JudgeRow[JudgeStage], ...] = (
     JudgeRow(
         TAKEOVER,
         "sigterm",
-        "the holder is ended by SIGTERM",
+        "SIGTERM ends the holder",
         takeover("was ended by SIGTERM", terminate),
     ),
     JudgeRow(
@@ -99,25 +99,25 @@ ROWS: tuple[JudgeRow[JudgeStage], ...] = (
         SERVERS,
         "readonly",
         "READONLY: the server became a replica",
-        refusing("readonly", "REPLICAOF, so they answer READONLY"),
+        refusing("readonly", "they became replicas and answer READONLY"),
     ),
     JudgeRow(
         SERVERS,
         "out-of-memory",
         "OOM: the server takes no writes",
-        refusing("maxmemory", "maxmemory 1, so they answer OOM"),
+        refusing("maxmemory", "they have no memory left and answer OOM"),
     ),
     JudgeRow(
         SERVERS,
         "loading",
         "LOADING: the server reads its snapshot",
-        refusing("loading", "DEBUG RELOAD, so they answer LOADING", is_mute=True),
+        refusing("loading", "they read their snapshot and answer LOADING", is_mute=True),
     ),
     JudgeRow(
         SERVERS,
         "busy",
         "BUSY: the server runs a long script",
-        refusing("busy", "an endless script, so they answer BUSY", is_mute=True),
+        refusing("busy", "they run an endless script and answer BUSY", is_mute=True),
     ),
     SCHEDULES["script-flush"],
     SCHEDULES["late-set"],

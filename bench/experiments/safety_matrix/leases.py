@@ -232,7 +232,7 @@ def owner_tokens(_setup: RowSetup) -> Finding:
         figures[f"{kind}_ns"] = round(sum(one[kind][0] for one in answers) / PROCESSES)
     shown = bool(figures["microseconds_collisions"])
     needs = {
-        "a process made two tokens of time and client id within the same microsecond": shown
+        "a process made two tokens from the time and the client id within one microsecond": shown
         or figures["microseconds_ns"] < 1000
     }
     broken = figures["urandom_collisions"] + figures["uuid1_collisions"] > 0

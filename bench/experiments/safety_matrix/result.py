@@ -38,7 +38,7 @@ class Finding(Section, frozen=True):
     ] = None
     preconditions: Annotated[
         Mapping[str, bool],
-        says("each precondition of the row, with true if the precondition was met"),
+        says("the preconditions of the row; true means that the precondition was met"),
     ] = field(default_factory=dict)
 
 
@@ -54,7 +54,9 @@ class SafetyRow(Finding, frozen=True, kw_only=True):
     ]
     recipe: Annotated[str, says("the recipe under test")]
     fault: Annotated[str, says("explored, or the claim")]
-    expected: Annotated[str, says("the expected result: the name of a flaw, no flaw, or confirmed")]
+    expected: Annotated[
+        str, says("the expected result, which is the name of a flaw, no flaw, or confirmed")
+    ]
     about: Annotated[str, says("description of the row's test")] = ""
 
 

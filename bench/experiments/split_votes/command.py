@@ -28,7 +28,10 @@ RETRIES = "fixed:200ms,full-jitter:5ms"
 def _spread(text: str) -> float:
     spread_ms = parse_duration(text)
     if spread_ms > 1000:
-        raise ValueError(f"{text} is too long, because the starts must meet; use at most 1s")
+        raise ValueError(
+            f"{text} is too long, because the attempts of all contenders must overlap; use at "
+            "most 1s"
+        )
     return spread_ms
 
 

@@ -129,7 +129,7 @@ def _parts(result: SplitVotesResult) -> Iterator[Part]:
     yield table_of(CalibrationRow, "calibration", about, result.calibration)
     if result.contention:
         trials = max(row.trials for row in result.contention)
-        about = f"K processes start together, one attempt each, {count(trials)} trials per row"
+        about = f"in each of {count(trials)} trials, K processes start together and try once"
         yield table_of(ContentionRow, "contention", about, result.contention, terms=_TERMS)
     if result.retries:
         about = "K processes start together and make attempts until one of them wins"
@@ -148,7 +148,7 @@ def _lines(result: SplitVotesResult) -> Iterator[Sentence]:
         "networks slower than loopback, on which the votes of an attempt arrive further apart"
     )
     sizes = counted(result.conditions.instances, "instance")
-    yield not_measured(f"fleets of another size than {sizes}")
+    yield not_measured(f"fleets that do not have {sizes}")
     if result.conditions.instances % 2:
         yield Sentence(
             "outcomes",

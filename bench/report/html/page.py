@@ -176,12 +176,12 @@ def _differences(runs: Sequence[RunResult], labels: Sequence[str]) -> Part:
         if key not in ("seed", "targets") and len({fact[key] for fact in facts}) > 1
     ]
     if not keys:
-        return Part("Nothing differs", "except the time at which they ran", (), ())
+        return Part("Nothing differs", "the runs differ only in their start time", (), ())
     rows = tuple((key, *(fact[key] for fact in facts)) for key in keys)
     words = frozenset(range(len(labels) + 1))
     return Part(
         "What differs",
-        "between their scenarios, servers and machines",
+        "differences between the scenarios, servers and machines of the runs",
         ("key", *labels),
         rows,
         words,

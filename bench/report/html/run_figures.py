@@ -72,7 +72,7 @@ def percentile_figure(result: RunResult) -> Figure | None:
             ("the slowest", acquire.max),
         )
         title = (
-            "Latencies while more operations are due than completed: "
+            "The servers did not keep up with the load. Of the acquires, "
             if result.rate.sustained is False
             else "Of the acquires, "
         )

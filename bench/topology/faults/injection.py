@@ -101,7 +101,9 @@ def read_params(table: Table, written: Mapping[str, object]) -> Params:
     for name, (kind, default) in table.items():
         raw = written.get(name, default)
         if raw is None:
-            raise ValueError(f"it needs params = {{{name} = {kind.metavar}}}, or another")
+            raise ValueError(
+                f"it needs a value for {name}, for example params = {{{name} = {kind.metavar}}}"
+            )
         try:
             values[name] = kind.parse(raw)
         except ValueError as error:

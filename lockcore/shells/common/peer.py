@@ -34,8 +34,8 @@ class Speech(Enum):
     HTTP = "HTTP"
     SSH = "SSH"
     OTHER = "another protocol"
-    HANGS_UP = "it accepts and closes without a word"
-    SILENT = "it accepts and says nothing"
+    HANGS_UP = "it accepts a connection and closes it without a reply"
+    SILENT = "it accepts a connection but sends nothing"
     ABSENT = "nothing can be connected to"
 
 

@@ -107,8 +107,8 @@ class GreenletDriver(LoopDriver):
         self.check_home()
         if getcurrent() is self._hub:
             raise CannotWaitError(
-                "in gevent's hub (a callback or a signal handler), which must spawn a greenlet "
-                "to wait"
+                "in gevent's hub (spawn a greenlet in the callback or the signal handler, and "
+                "wait there)"
             )
         if self._shortcut.inside:
             raise CannotWaitError(

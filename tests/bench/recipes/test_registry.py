@@ -73,7 +73,8 @@ def test_the_pause_points_a_recipe_lists_are_those_in_its_code(name: str) -> Non
 
 def test_a_withdrawn_recipe_says_so() -> None:
     with pytest.raises(
-        UsageError, match="read-write was withdrawn by its author as wrong; not reproduced"
+        UsageError,
+        match="read-write was withdrawn by its author as wrong, so lockbench does not implement it",
     ):
         find_recipe("read-write")
 

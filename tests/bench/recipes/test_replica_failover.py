@@ -24,14 +24,16 @@ def test_the_master_is_found_wherever_it_stands(replicas: Fleet, settings: Recip
 
 def test_independent_masters_are_refused(fleet: Fleet, settings: RecipeSettings) -> None:
     with pytest.raises(
-        EnvironmentNotReadyError, match=r"there are 2 masters .* the other instances replicas of it"
+        EnvironmentNotReadyError,
+        match=r"there are 2 masters .* Make the other instances its replicas",
     ):
         ReplicaFailover.connect(fleet.urls[:2], settings)
 
 
 def test_replicas_without_a_master_are_refused(replicas: Fleet, settings: RecipeSettings) -> None:
     with pytest.raises(
-        EnvironmentNotReadyError, match="no instance is a master; this recipe needs one"
+        EnvironmentNotReadyError,
+        match="no instance is a master; this recipe needs exactly one master",
     ):
         ReplicaFailover.connect(replicas.urls[1:], settings)
 

@@ -295,7 +295,7 @@ def test_a_figure_that_cannot_be_is_refused(path: str, value: Any) -> None:
     ("path", "value", "why"),
     [
         ("latency_s.acquire_all.p50", 1.0, "its p50 (1) is above its p90"),
-        ("latency_s.acquire.mean", 99.0, "its mean (99) is above its largest sample"),
+        ("latency_s.acquire.mean", 99.0, "the mean (99) is above the largest sample"),
         ("latency_s.acquire.count", 5, "latency_s.acquire.count is 5, but outcomes give"),
         (
             "latency_s.acquire_all.failed",

@@ -182,9 +182,7 @@ def test_turns_that_were_passed_between_processes_are_told_with_who_waited(resul
     )
 
 
-@pytest.mark.parametrize(
-    ("verdict", "word"), [("LATE", "late"), ("UNKNOWN", "not known to be in time")]
-)
+@pytest.mark.parametrize(("verdict", "word"), [("LATE", "late"), ("UNKNOWN", "lateness unknown")])
 def test_latencies_that_the_generator_is_part_of_are_upper_bounds(
     result: Result, verdict: str, word: str
 ) -> None:

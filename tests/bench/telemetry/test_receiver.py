@@ -33,7 +33,7 @@ def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
         (
             "127.0.0.1:4318",
             "",
-            "has no scheme, so nothing can be sent there; write http://127.0.0.1:4318",
+            "has no scheme; write http://127.0.0.1:4318",
         ),
         ("collector", "", "write http://collector:4318"),
         ("[::1]:4318", "", r"write http://\[::1\]:4318"),

@@ -402,7 +402,7 @@ def test_a_grant_outside_its_acquire_is_reported_and_counts_from_the_return(
     scene = Scene(made)
     scene.run()
     (record,) = scene.records
-    assert scene.reported == ["a lease that began or was granted before or after its acquire"]
+    assert scene.reported == ["a lease whose start or grant is outside the time of its acquire"]
     assert record["start_ns"] == record["attempt_ns"] <= record["granted_ns"] == record["ended_ns"]
     assert record["outcome"] & 0xFF == OUTCOME_CODES["acquired"], "its caller holds it"
 

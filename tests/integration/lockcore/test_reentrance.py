@@ -200,7 +200,7 @@ def test_in_the_hub_it_is_refused(shell: Shell, lock: Any, instances: Instances,
         gevent.get_hub().loop.run_callback(signal.raise_signal, signal.SIGUSR1)
     with on_signal(use):
         shell.until(lambda: said, "the callback")
-    hub = "in gevent's hub (a callback or a signal handler), which must spawn a greenlet to wait"
+    hub = "in gevent's hub (spawn a greenlet in the callback or the signal handler, and wait there)"
     assert said == [[f"this Redlock cannot wait {hub}; nothing was sent"] * 8]
     lock.release(lease)
     shell.until(lambda: instances.were_told(["set", "release"]), "only what was not refused")

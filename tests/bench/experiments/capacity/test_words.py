@@ -47,7 +47,7 @@ def test_what_the_generator_left_open_says_what_to_do() -> None:
     )
 
 
-ROOM = "room up to 11,200–11,500/s"
+ROOM = "the capacity is 11,200–11,500/s"
 
 
 @pytest.mark.parametrize(
@@ -57,12 +57,13 @@ ROOM = "room up to 11,200–11,500/s"
         (
             {"high": None},
             True,
-            "5,000/s holds (p99 6.00 ms, 95 % sure below 9.00 ms); room up to at least 11,200/s",
+            "5,000/s holds (p99 6.00 ms, 95 % sure below 9.00 ms); the capacity is at least "
+            "11,200/s",
         ),
         (
             {"low": None},
             True,
-            "95 % sure below 9.00 ms); the room above this rate is not known",
+            "95 % sure below 9.00 ms); the capacity is not known",
         ),
         (
             {},

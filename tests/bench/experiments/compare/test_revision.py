@@ -265,7 +265,7 @@ def test_a_bare_repository_has_no_code_here(repository: Path, tmp_path: Path) ->
     with (
         pytest.raises(
             UsageError,
-            match="is a bare repository, so there is no code here to compare with git:v1",
+            match="is a bare repository, so it contains no code to compare with git:v1",
         ),
         sides.opened(given, lambda _: load(None, {}), {}),
     ):

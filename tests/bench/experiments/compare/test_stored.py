@@ -134,7 +134,7 @@ def test_a_run_is_not_compared_with_itself_nor_counted_twice() -> None:
     one = result()
     other = result()
     for series in ([[one], [one]], [[one, one], [other]]):
-        with pytest.raises(UsageError, match=rf"run {one['id']} was given twice"):
+        with pytest.raises(UsageError, match=rf"run {one['id']} was named twice"):
             alike(series, ["a", "b"], ())
 
 

@@ -93,12 +93,12 @@ def test_a_scenario_brings_its_callers_hold_and_servers(said: Said) -> None:
         for cell in plan.cells
     } == {(3, 2, 24, "exp:5ms", 0.0)}
     assert {cell.policy for cell in plan.cells} == {"none", "no", "everysec", "always", "waitaof"}
-    assert "users 48, processes 2, hold exp:5ms" in plan.scenario
+    assert "48 users, 2 processes, a hold time of exp:5ms" in plan.scenario
     assert "rate of 100/s" in plan.scenario
     assert fsync_plan_of(values("mine.toml", "--instances", "5")).cells[0].instances == 5
     Path("slow.toml").write_text('hold = "5s"\n', "utf-8")
     assert execute(["fsync", "slow.toml"]) == 2
-    assert "a lock is held longer than a load of 2 s takes" in said().err
+    assert "the hold time of a lock is longer than a load of 2 s" in said().err
     Path("theirs.toml").write_text('targets = ["redis://127.0.0.1:1"]\n', "utf-8")
     assert execute(["fsync", "theirs.toml"]) == 3
     assert "1 of 1 targets cannot be used: 127.0.0.1:1" in said().err

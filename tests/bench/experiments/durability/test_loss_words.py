@@ -63,8 +63,8 @@ def printed(found: CrashResult, width: int) -> str:
 
 def test_the_verdict_and_the_three_findings_come_first() -> None:
     assert printed(FINE, 200).splitlines()[0].rstrip() == (
-        "AS EXPECTED   always lost no acknowledged lock, everysec lost up to the last "
-        "0.61 s of locks at a power cut"
+        "AS EXPECTED   always lost no acknowledged lock, everysec lost the locks of at most the "
+        "last 0.61 s in a power cut"
     )
     assert sheet(FINE).keys == (
         (
@@ -72,7 +72,7 @@ def test_the_verdict_and_the_three_findings_come_first() -> None:
             "no acknowledged lock lost, 0 of 1,600 locks granted twice",
             "20 crashes; 95 % sure: fewer than 1 crash in 6",
         ),
-        ("everysec", "at most 240 locks lost", "of one power cut, at 240 locks/s"),
+        ("everysec", "at most 240 locks lost", "in one power cut, at 240 locks/s"),
         (
             "delayed restart",
             "0 of 800 locks granted twice",
@@ -88,7 +88,7 @@ def test_what_is_lost_what_is_kept_and_who_got_a_lock_twice() -> None:
     assert "3 everysec power cut 1 280/400 0/400 0/800 0.02 2.05" in lines
     assert "3 none kill -9 1 0/400 0/400 2.10 –" in lines
     text = " ".join(lines)
-    assert "in 20 of 40 crashes; these crashes lost up to 14 locks" in text
+    assert "an fsync ran during 20 of 40 crashes, and these crashes lost up to 14 locks" in text
     assert (
         "always no acknowledged lock lost, 0 of 1,600 locks granted twice (20 crashes; 95 % sure: "
         "fewer than 1 crash in 6)" in text
@@ -152,7 +152,7 @@ def test_the_first_screen_of_the_page_answers() -> None:
         "What to do",
         "lockbench planner",
         "What was not measured",
-        "a disk slower than this one",
+        "a disk slower than this disk",
         "<h2>Granted twice, restarted at once",
         "<h2>In words",
     )
@@ -164,4 +164,4 @@ def test_a_group_of_cuts_that_all_stand_apart_is_told_of() -> None:
     apart = result(cuts(Crash(1, "everysec", "kill", 1, "at-once"), 7, 3, in_flight=1))
     assert apart.groups[0].lost_per_cut.max is None
     assert figures(apart) == []
-    assert "in 20 of 20 crashes" in printed(apart, 200)
+    assert "during 20 of 20 crashes" in printed(apart, 200)

@@ -74,7 +74,7 @@ def test_what_strikes_workers_needs_no_server_of_ours(name: str) -> None:
         (fault("restart", for_ms=5), "of its param `delay`; take `for` out"),
         (
             Fault("clock-jump", 0, None, ("instance:0",), "fixed", {}),
-            r'it needs params = \{by = "5s"\}, or another',
+            r'it needs a value for by, for example params = \{by = "5s"\}',
         ),
         (
             Fault("loading", 0, None, ("instance:0",), "fixed", {}),
