@@ -105,10 +105,8 @@ class SetnxExpire(_Unchecked):
 
     about = About(
         how="SETNX, then EXPIRE; DEL",
-        flaw=(
-            "a crash between the commands leaves a key without TTL; DEL may remove the next "
-            "holder's lock"
-        ),
+        flaw="a crash between the commands leaves a key without TTL; DEL may remove the next "
+        "holder's lock",
         safe=False,
         points=("after-setnx",),
     )
@@ -132,10 +130,8 @@ class TimestampGetset(PlainRecipe):
     """
 
     about = About(
-        how=(
-            "SETNX with the end time as value; GETSET takes over an expired lock; a release "
-            "is DEL if the lock has not expired"
-        ),
+        how="SETNX with the end time as value; GETSET takes over an expired lock; a release "
+        "is DEL if the lock has not expired",
         flaw="needs synchronised clocks; the loser of a takeover overwrites the winner's end time",
         safe=False,
         points=("after-get", "after-check"),
@@ -242,10 +238,8 @@ class SetNxGetDel(PlainRecipe):
     """
 
     about = About(
-        how=(
-            "SET NX PX with a unique value; a release is GET, and then DEL if the value is "
-            "the caller's own"
-        ),
+        how="SET NX PX with a unique value; a release is GET, and then DEL if the value is "
+        "the caller's own",
         flaw="between GET and DEL, the key may become another caller's",
         safe=False,
         points=("after-get",),
@@ -377,10 +371,8 @@ class Backoff(PlainRecipe):
     """
 
     about = About(
-        how=(
-            "SET NX PX with a uuid1; after a refusal the caller waits 0.1 s, and doubles each "
-            "wait up to 5 s; no try/finally"
-        ),
+        how="SET NX PX with a uuid1; after a refusal the caller waits 0.1 s, and doubles each "
+        "wait up to 5 s; no try/finally",
         flaw="callers that wait long starve; an exception in the body leaks the lock",
         safe=True,
     )

@@ -118,10 +118,8 @@ class MultiWriteUniqueIndex(MultiWrite):
 
     about = replace(
         MultiWrite.about,
-        how=(
-            "like multi-write, but a lease also needs a row with a unique index in a database "
-            "(SQLite)"
-        ),
+        how="like multi-write, but a lease also needs a row with a unique index in a database "
+        "(SQLite)",
         flaw=(
             "none while the database works; it is the real lock and refuses multi-write's double "
             "grants"

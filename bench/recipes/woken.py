@@ -83,10 +83,8 @@ class SetNxBlpop(_Woken):
     about = replace(
         SetNxLuaRecipe.about,
         how="like set-nx-lua, but waiting callers block in BLPOP on a list that a release fills",
-        flaw=(
-            "none in the lock itself; it has one instance, and releases cost more even if nobody "
-            "waits"
-        ),
+        flaw="none in the lock itself; it has one instance, and releases cost more even if nobody "
+        "waits",
     )
 
     def give_back(self, lease: Lease) -> Outcome:
@@ -109,10 +107,8 @@ class SetNxPubsub(_Woken):
 
     about = replace(
         SetNxLuaRecipe.about,
-        how=(
-            "like set-nx-lua, but waiting callers subscribe to a channel, and a release "
-            "publishes to this channel"
-        ),
+        how="like set-nx-lua, but waiting callers subscribe to a channel, and a release "
+        "publishes to this channel",
         flaw=(
             "it has one instance and one connection per waiting caller; a release wakes all "
             "these callers"

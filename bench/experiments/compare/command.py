@@ -83,10 +83,8 @@ def _options(command: Command, kind: Kind) -> Command:
             metavar="N",
             type=click.IntRange(1, 1000),
             default=PAIRS[kind],
-            help=(
-                "the largest number of pairs; a gate stops as soon as its answer is certain  "
-                f"[{PAIRS[kind]}]"
-            ),
+            help="the largest number of pairs; a gate stops as soon as its answer is certain  "
+            f"[{PAIRS[kind]}]",
         ),
         click.option(
             "--tolerance",
