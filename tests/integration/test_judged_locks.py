@@ -40,6 +40,8 @@ def judged(lock: str, row: str, folder: Path, capacity: int = 1) -> JudgedRow:
         ("ours.py:get_then_del", "paused-in-release", "does not"),
         ("ours.py:in_memory", "contention", "does not"),
         ("ours.py:wrong_semaphore", "contention", "does not"),
+        ("ours.py:semaphore_of_keys", "interrupted-acquire", "does not"),
+        ("ours.py:semaphore_of_keys", "exception-in-body", "holds"),
         ("libraries.py:redis_py", "paused-in-release", "holds"),
         ("libraries.py:redis_py", "paused-in-acquire", "does not"),
         ("libraries.py:lockcore", "paused-in-acquire", "holds"),

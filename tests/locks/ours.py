@@ -5,6 +5,7 @@ get_then_del         looks before it deletes, in two steps: a pause between them
 in_memory            a mutex of one process, which asks no server
 semaphore            at most three, by a sorted set
 wrong_semaphore      the same, and it lets a fourth in
+semaphore_of_keys    at most three, and each holder has a key of its own
 """
 
 import contextlib
@@ -25,6 +26,11 @@ redis.call("zremrangebyscore", KEYS[1], "-inf", ARGV[1] - ARGV[4])
 if redis.call("zcard", KEYS[1]) >= tonumber(ARGV[3]) then return 0 end
 redis.call("zadd", KEYS[1], ARGV[1], ARGV[2])
 return redis.call("pexpire", KEYS[1], ARGV[4])
+"""
+# Each lease has a key with another name.
+TAKE_KEY = """
+if #redis.call("keys", KEYS[1] .. ":*") >= 3 then return false end
+return redis.call("set", KEYS[1] .. ":" .. ARGV[1], 1, "px", ARGV[2])
 """
 
 
@@ -87,6 +93,22 @@ def _semaphore(urls: Sequence[str], most: int) -> Made:
             yield
         finally:
             client.zrem(name, owner)
+
+    return held
+
+
+def semaphore_of_keys(urls: Sequence[str]) -> Made:
+    """At most three. An interrupted acquire leaves its key."""
+    client = redis.Redis.from_url(urls[0])
+
+    @contextlib.contextmanager
+    def held(name: str) -> Iterator[None]:
+        owner = uuid.uuid4().hex
+        _wait_for(lambda: client.eval(TAKE_KEY, 1, name, owner, TTL_MS))
+        try:
+            yield
+        finally:
+            client.delete(f"{name}:{owner}")
 
     return held
 

@@ -115,6 +115,7 @@ class _Questioning:
         self._show = show
         self._stop = Event()
         self._keys: list[frozenset[bytes]] = []
+        self._other_keys = frozenset[bytes]()
         self.ttl_ms: int | None = None
         self._place_ms: float | None = None
         self.lacks = set[Observed]()
@@ -131,6 +132,7 @@ class _Questioning:
         with self._stage() as stage:
             stage.learn()
             self._keys = stage.lock_keys
+            self._other_keys = stage.other_keys
             self.ttl_ms = stage.ttl_ms
             self.lacks.update(stage.parties[0].lacks)
             if stage.capacity > 1:
@@ -159,6 +161,7 @@ class _Questioning:
         stage.side = "write" if self._plan.shared else ""
         if self._keys:
             stage.lock_keys = self._keys
+            stage.other_keys = self._other_keys
             stage.ttl_ms = self.ttl_ms
             stage.place_ms = self._place_ms
         return stage

@@ -225,6 +225,8 @@ def late_set(stage: Stage) -> str:
         client.release()
     elif reply is not None and reply.ok:
         return "the client is granted the lock although no quorum answered"
+    if stage.capacity > 1:
+        return _kept(stage, KEPT)
     return _kept(
         stage, "a key stays though nobody has the lock, so everybody waits for the rest of the TTL"
     )

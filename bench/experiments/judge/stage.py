@@ -10,6 +10,7 @@ forwarding data.
 """
 
 import os
+import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -29,6 +30,7 @@ from bench.experiments.judge.needs import LONGEST_TTL_MS, Observed
 from bench.experiments.judge.party import (
     PATIENCE_S,
     READY_S,
+    RESOURCE,
     HangsError,
     Message,
     NotApplicableError,
@@ -50,6 +52,8 @@ COMMAND_LACKS: tuple[Observed, ...] = ("hold", "fork", "interrupt", "virtual tim
 SURE = 0.8
 # The keys that other clients write live for this time.
 WRITTEN_S = 86_400
+# A part of a key's name that differs from lease to lease, such as a UUID.
+_UNIQUE = re.compile(rb"[0-9A-Fa-f-]{8,}")
 # This many characters of a command's answer are shown.
 LONGEST_ANSWER = 200
 WORDS = LibraryWords(
@@ -156,6 +160,8 @@ class JudgeStage(Stage):
         self.seconds = 1.0
         self.ttl_ms: int | None = None
         self.lock_keys: list[frozenset[bytes]] = [frozenset()] * instances
+        # The names of the keys that stay after a release, without their unique parts.
+        self.other_keys = frozenset[bytes]()
         self._proxies: Proxies | None = None
         self._replicas: Fleet
         self._replicated: Sequence[int] = ()
@@ -345,11 +351,27 @@ class JudgeStage(Stage):
         self._within(PATIENCE_S / 4, lambda: self._names() != held)
         left = self._names()
         self.lock_keys = [frozenset(a - b) for a, b in zip(held, left, strict=True)]
+        self.other_keys = frozenset(_UNIQUE.sub(b"", name) for names in left for name in names)
         ends = [ms for ms in lifetimes if ms > 0]
         self.ttl_ms = max(ends) if ends else None
 
     def _names(self) -> list[set[bytes]]:
         return [{bytes(name) for name in server.scan_iter()} for server in self._servers]
+
+    # The first lease shows all keys of a mutex. A semaphore may have a key for each place or for
+    # each owner. Then the next lease has another key, and the first key says nothing about it.
+    def _lock_keys(self, index: int) -> list[bytes]:
+        """Return the names of the lock's keys on one server. For a semaphore, the result also has
+        the keys that are there now, unless such keys stay after a release.
+        """
+        names = set(self.lock_keys[index])
+        if self.capacity > 1:
+            names.update(
+                name
+                for name in self._servers[index].scan_iter(f"*{RESOURCE}*")
+                if _UNIQUE.sub(b"", name) not in self.other_keys
+            )
+        return sorted(names)
 
     def keys(self) -> list[str | None]:
         """Return the contents of the lock's keys on each live instance, or None for an instance
@@ -359,7 +381,7 @@ class JudgeStage(Stage):
         codes = self.fleet.exit_codes()
         for index, server in enumerate(self._servers):
             if codes[index] is None and index not in self._stopped:
-                names = sorted(self.lock_keys[index])
+                names = self._lock_keys(index)
                 dumps = [dump for name in names if (dump := server.dump(name)) is not None]
                 holders.append(repr(dumps) if dumps else None)
         return holders
@@ -370,8 +392,8 @@ class JudgeStage(Stage):
         """
         lifetimes = [
             server.pttl(name)
-            for server, names in zip(self._servers, self.lock_keys, strict=True)
-            for name in names
+            for index, server in enumerate(self._servers)
+            for name in self._lock_keys(index)
         ]
         return -1 if -1 in lifetimes else max(lifetimes, default=-2)
 
