@@ -453,7 +453,12 @@ def generator() -> str:
     )
     named = choice("baseline_name", "Baseline's name", "its --name", queries.NAME)
     within = f'{queries.NAME}=~"$baseline_name"'
-    about_baseline = "baseline", "Baseline", "the run by which the ratios divide", queries.RUN
+    about_baseline = (
+        "baseline",
+        "Baseline",
+        "the ratios divide by the figures of this run",
+        queries.RUN,
+    )
     baseline = choice(*about_baseline, within, multi=False)
     shelves = ("Health", 4, _HEALTH), ("", 8, _LOAD), ("Chosen run ÷ baseline", 4, _RATIOS)
     return board(

@@ -100,7 +100,7 @@ class Servers:
         except EnvironmentNotReadyError as error:
             return [str(error)]
         return [
-            f"instance #{index} ended during the run (exit code {code}), but not by a fault"
+            f"instance #{index} ended during the run (exit code {code}), although no fault ended it"
             for index, code in enumerate(codes)
             if code is not None
         ]
