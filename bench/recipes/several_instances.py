@@ -45,7 +45,10 @@ class MultiWrite(PlainRecipe):
     """
 
     about = About(
-        how="SET NX PX on one instance, then a copy to the others; an error switches the instance",
+        how=(
+            "SET NX PX on one instance, then a copy to the others; after an error, the client "
+            "uses another instance"
+        ),
         flaw="during a switch, two instances may grant to two clients before the copies arrive",
         safe=False,
         least=2,

@@ -374,7 +374,7 @@ def agreement(capacity: Capacity, loops: Sequence[Loop]) -> tuple[str | None, bo
         return f"{loop_text}, yet no rate held", True
     if rate > MORE_BY * limit:
         more = f"{loop_text}, far more than {count(limit)}/s, so the load process may be the limit"
-        return f"{more}; give it cores or hosts of its own", True
+        return f"{more}; run the load on cores or hosts of its own", True
     if low is None:
         return None, False
     how = (

@@ -254,7 +254,7 @@ def _lines(result: ComparisonResult) -> Iterator[tuple[str, str]]:
     elif result.runs:
         yield (
             "safety",
-            f"not tested: no lease of the {many} was held long enough for a test (--hold)",
+            f"not tested, because no lease of the {many} was held long enough; use a longer --hold",
         )
     if sure := sorted(
         {f"{entry.confidence * 100:.3g} %" for entry in result.metrics if entry.confidence}
@@ -388,7 +388,9 @@ def _change_tick(ratio: float) -> str:
 def _bar(entry: Judged) -> Bar:
     whole = entry.low is not None and entry.high is not None
     text = interval_text(entry) if whole else change_text(entry.ratio)
-    style, key = _STYLES.get(_word_of(entry), ("c5", "better or worse is not known"))
+    style, key = _STYLES.get(
+        _word_of(entry), ("c5", "it is not known whether the figure is better or worse")
+    )
     return Bar(
         metric_text(entry.metric),
         entry.ratio,

@@ -49,8 +49,10 @@ _TERMS = {
     ),
 }
 _MARGIN_TERMS = {
-    "margin": "number of votes of the first lease above a quorum. The second client "
-    "trusts restarted servers",
+    "margin": (
+        "number of votes of the first lease minus the quorum. The second client trusts "
+        "restarted servers"
+    ),
     **terms("clients abstain"),
     "no locks s, abstain s": (
         "seconds from the crash to the next grant of a free lock, with the "

@@ -35,20 +35,20 @@ from bench.report.sheet import (
 
 # The advice for each row that does not hold.
 ADVICE: Mapping[str, str] = {
-    "contention": "take the lock by one command on the server: SET key owner NX PX ttl",
-    "search": "read the steps of the row below: they are a short schedule that breaks the lock",
+    "contention": "take the lock with one command on the server, such as SET key owner NX PX ttl",
+    "search": "read the steps below, which form a short schedule that breaks the lock",
     "together": "give each holder its own member or key, so a release frees only its own place",
     "writer-beside-reader": "let the writer check for readers in the command that takes the lock",
     "reader-beside-writer": "let a reader check for a writer in the command that takes the lock",
     "paused-in-acquire": "start to measure the validity before the SET, and refuse a grant whose "
     "TTL has passed",
-    "clock-ahead": "let the server measure the time: use PX in SET, and no timestamps from clients",
+    "clock-ahead": "let the server measure the time; use PX in SET, and no timestamps from clients",
     "body-without-lock": "raise an error before the body runs if the lock was not granted",
     "forked": "create one client per process, and never use an owner token that a fork copied",
-    "release-after-expiry": "delete the key only if it still holds your own random value: DELEX, "
-    "DELIFEQ, or a script that compares",
-    "paused-in-release": "compare and delete in one command: DELEX, DELIFEQ, or a script",
-    "paused-holder": "let the release report whether the lock was still yours, and check it",
+    "release-after-expiry": "delete the key only if its value is still your own random value; "
+    "use DELEX, DELIFEQ, or a script",
+    "paused-in-release": "compare and delete in one command; use DELEX, DELIFEQ, or a script",
+    "paused-holder": "let the release report whether the lock was still yours; check this report",
     "renewal": "renew at least three times in a TTL",
     "sigterm": "set the TTL of the key in the command that creates the key",
     "sigkill": "set the TTL of the key in the command that creates the key",
@@ -62,10 +62,10 @@ ADVICE: Mapping[str, str] = {
     "script-flush": "after a NOSCRIPT error, send the script again with EVAL",
     "late-set": "send a release after a failed acquire, too, because its SET may still arrive",
     "one-stopped": "give each server a short time-out of its own, and ask all servers at once",
-    "one-killed": "count votes: a missing server is a missing vote instead of an error",
+    "one-killed": "count votes, and treat a missing server as a missing vote instead of an error",
     "majority-down": "limit the time that one acquire may take",
     "exception-in-body": "release the lock in a finally block, or use a context manager",
-    "interrupted-acquire": "on BaseException in acquire, release what the SET may have taken",
+    "interrupted-acquire": "after any BaseException in acquire, send a release for the SET",
     "interrupted-release": "send the release again if it was interrupted",
 }
 STYLES = {
