@@ -86,8 +86,8 @@ _LIMITS = {
 def writing(path: Path, cure: str) -> Iterator[None]:
     """Turn an OSError into a message for the user. The code in this context writes to `path`.
 
-    If the code raises OSError, the context raises EnvironmentNotReadyError. The message has the
-    reason, and `cure` as the advice to the user. If a limit of this process is the reason, the
+    If the code raises OSError, the context raises EnvironmentNotReadyError. The message gives the
+    reason, and `cure` is the advice in the message. If a limit of this process is the reason, the
     message advises the user to raise this limit.
     """
     try:

@@ -1,7 +1,7 @@
 """Implements `lockbench fleet`: *options → running servers without a load, until Ctrl-C*.
 
-The command prints one URL per line to stdout, or one JSON object. It flushes stdout at once, so
-that a script can read the URLs. It prints messages about the servers to stderr.
+The command prints one URL per line to stdout, or one JSON object. The command flushes stdout at
+once, so that a script can read the URLs. Messages about the servers appear on stderr.
 """
 
 from __future__ import annotations

@@ -75,7 +75,8 @@ def run(scenario: Path | None, repeat: int, **values: Any) -> int:
     """Load a lock once. The command starts servers, runs Locust, records every operation and judges
     the record.
 
-    SCENARIO.toml is a file whose keys have the names of the options. An option wins over the file.
+    SCENARIO.toml is a file whose keys have the names of the options. An option on the command line
+    overrides the same key in the file.
     """
     from bench.frame.showing import require_table
 

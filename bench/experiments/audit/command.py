@@ -63,8 +63,8 @@ def audit(
 
     The command judges lockcore like any other library. As a control, it also judges locks with a
     planted fault and must find each of these faults. Exit code 5 means that a schedule broke
-    lockcore. Exit code 4 means that the audit did not find a planted fault. The other libraries do
-    not change the exit code.
+    lockcore. Exit code 4 means that the audit did not find a planted fault. Faults of libraries
+    other than lockcore do not change the exit code.
     """
     from bench.experiments.audit.experiment import AuditPlan, chosen, known, run_audit
     from bench.experiments.audit.libraries import read_libraries

@@ -126,8 +126,8 @@ def run_audit(order: ExperimentOrder[AuditPlan], show: Show) -> Done[AuditResult
 
 
 class _Playing:
-    """A player of all schedules with all libraries. If the event `_stop` is set, every wait ends
-    and the unfinished schedules are dropped."""
+    """An object that plays all schedules with all libraries. If the event `_stop` is set, every
+    wait ends and the unfinished schedules are dropped."""
 
     def __init__(self, plan: AuditPlan, server: ServerBinary, show: Show) -> None:
         self._plan = plan

@@ -18,7 +18,7 @@ from bench.measure.verdict import Verdict
 
 
 def judge_cells(cells: Sequence[JudgedRow], *, interrupted: bool = False) -> Verdict:
-    """Return the verdict on the audit itself."""
+    """Return the verdict on the audit as a whole."""
     rows = [
         (
             _row_word(cell),

@@ -2,7 +2,7 @@
 limits that rate*.
 
 The command refuses wrong options before it starts servers or load. The command writes its progress
-to stderr. It writes its tables to stdout, or only the result with --json.
+to stderr. The command writes its tables to stdout. With --json it writes only the result to stdout.
 """
 
 from __future__ import annotations
@@ -96,14 +96,14 @@ class CapacityOptions(Options):
 )
 @experiment_options("capacity", seed=None)
 def capacity(outputs: Outputs, scenario: Path | None, **values: Any) -> Done[CapacityResult]:
-    """Find the highest rate of acquires that keeps your SLO, as a 95 % interval, and name the next
-    limit.
+    """Find the highest rate of acquires that keeps your SLO, and the resource that limits this
+    rate. The rate has a 95 % interval.
 
-    The command probes fixed rates at which its model is least sure. It stops when the interval is
-    within ±10 % or when the time budget is used. Exit code 1 means that no rate keeps the SLO. Exit
-    code 4 means that the interval is wider than ±25 %, or that the load process reached its limit
-    first. If the load process reached its limit first, the command reports only that the capacity
-    is at least a certain rate.
+    The command makes open-loop probes at the rates at which its model is least sure. The search
+    stops when the interval is within ±10 % or when the time budget is used up. Exit code 1 means
+    that no rate keeps the SLO. Exit code 4 means that the interval is wider than ±25 %, or that the
+    load process reached its limit first. If the load process reached its limit first, the command
+    reports only that the capacity is at least a certain rate.
     """
     from bench.experiments.capacity.experiment import run_capacity
 

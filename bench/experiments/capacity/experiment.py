@@ -99,8 +99,8 @@ class OutOfTime(Exception):  # noqa: N818 - no error: a busy machine gets less f
 class Budget:
     """The time budget of one point. The point has `wanted_s` seconds from now on. The current run
     reports its progress once a second, and each report checks the budget. If `awaits` is true, the
-    first run waits for workers on other hosts, and the time of this wait does not count. If the
-    budget has ended the current run, `cut` is 1. Otherwise `cut` is 0."""
+    first run waits for workers on other hosts, and the time of this wait does not count. `cut` is 1
+    if the budget has ended the current run. `cut` is 0 if it has not."""
 
     def __init__(self, experiment: Experiment, wanted_s: float, *, awaits: bool) -> None:
         self._experiment = experiment
@@ -158,7 +158,7 @@ def _asked_s(scenario: Scenario) -> float:
 
 
 class _Seeker:
-    """The capacity search of one command. It measures one point after another."""
+    """The capacity search of one command. The search measures one point after another."""
 
     _budget: Budget
     _scenario: Scenario
@@ -396,7 +396,8 @@ class _Seeker:
 
 
 def _drain(urls: Sequence[str]) -> None:
-    """Wait until no instance that answers has a pending background fsync. Wait at most 10 s."""
+    """Wait until no instance has a pending background fsync. Instances that do not answer are
+    ignored. The function waits 10 s at most."""
     deadline_s = time.monotonic() + DRAIN_S
     while time.monotonic() < deadline_s:
         values = [snapshot.values or {} for snapshot in info_snapshot(urls)]

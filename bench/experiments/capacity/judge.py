@@ -6,13 +6,13 @@ the verdict. If no rule gives an answer, the verdict is FOUND.
 
 The judge compares the interval with the fastest closed loop that kept the SLO. A sentence in the
 result explains the difference. In a closed loop the number of callers limits the length of the
-queue. In an open loop, random arrivals can form a long queue. So the rate of the closed loop may be
-above the interval. If it is more than twice as high, the closed loop contradicts the interval. The
-factor of two comes from an M/M/1 server. An M/M/1 server keeps the SLO at half of its maximum rate
-if the SLO's limit is at least ten service times.
+queue. In an open loop, random arrivals can form a long queue. So the rate of a closed loop may be
+above the interval. If this rate is more than twice the upper end of the interval, the closed loop
+contradicts the interval. The factor of two comes from an M/M/1 server. An M/M/1 server keeps the
+SLO at half of its maximum rate if the SLO's limit is at least ten service times.
 
-This follows from the formula for p99 of an M/M/1 server, which is ln 100 ÷ (μ − λ). The interval of
-the latency at the target uses Student's t.
+The formula for p99 of an M/M/1 server, ln 100 ÷ (μ − λ), leads to this factor. The interval of the
+latency at the target uses Student's t.
 """
 
 import dataclasses
@@ -141,13 +141,13 @@ def _contradicted(facts: Facts) -> Answer | None:
 
 
 def _target_held(facts: Facts) -> Answer | None:
-    """Answer FOUND if the target holds, even without an interval."""
+    """Answer FOUND if the fleet keeps the target, even if there is no interval."""
     return (words.FOUND, []) if target_holds(facts.findings, facts.target) else None
 
 
 def _nothing_held(facts: Facts) -> Answer | None:
     """Give an answer if the interval has no lower end. The answer is NOT KEPT if no probe held, and
-    if probes missed both close to zero and at rates in the middle. Otherwise the answer is
+    if probes missed both close to zero and at rates in the middle. In all other cases the answer is
     INCONCLUSIVE."""
     findings = facts.findings
     if facts.capacity.low is not None:
@@ -331,9 +331,9 @@ def _probes_against(findings: Findings, capacity: Capacity, target: float | None
     probes missed at rates clearly below the interval. There is also a contradiction if most probes
     held at rates clearly above the interval.
 
-    The model assumes that a fleet which keeps a rate also keeps every lower rate. This assumption
-    may be false, or the machine may have changed during the search. In both of these cases, the
-    interval does not answer the question.
+    The model assumes that a fleet which keeps a rate also keeps every lower rate. If this
+    assumption is false, or if the machine changed during the search, the interval does not answer
+    the question.
     """
     speaking = [probe for probe in findings.probes if probe.seen in (Seen.HELD, Seen.MISSED)]
     below = [one for one in speaking if capacity.low and one.rate_per_s * NEAR < capacity.low]

@@ -20,8 +20,8 @@ Rules
 - If one rate both held and missed, a larger s or ε becomes likely. The model then computes one
   interval with the contradicting probes and one interval without them. The answer covers both
   intervals. So a contradiction can make the interval wider, but never narrower.
-- The model chooses the rate at which the next probe is most informative about c. This is the rate
-  with the highest mutual information between the outcome of the probe and c.
+- The model chooses the rate at which the next probe is most informative about c. At this rate, the
+  mutual information between the outcome of the probe and c is the highest.
 
 Source: logistic psychometric functions with lapses (Wichmann and Hill 2001); the adaptive choice
 (Kontsevich and Tyler 1999, the Ψ method).

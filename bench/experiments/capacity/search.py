@@ -135,7 +135,7 @@ def next_probe(findings: Findings, slo: Slo) -> tuple[RateInterval, float | None
 
 def _rate_against_hope(findings: Findings, slo: Slo) -> float | None:
     """Return the rate of the next probe if no closed loop kept the SLO and no probe has held yet.
-    None means that the model chooses the rate.
+    If the result is None, the model chooses the rate.
 
     A server that never answers in time misses its limit at every rate. The search finds this out in
     a few seconds with two probes at the lowest rate and one probe at each rate of `MIDDLE`. If the

@@ -264,7 +264,8 @@ def judge_figure(
 def _without_word(
     metric: Metric, first: Sequence[float], second: Sequence[float], *, paired: bool
 ) -> Judged:
-    """Return one figure of two sides with both medians. The verdict is still "inconclusive"."""
+    """Return an entry for one figure with the medians of both sides. The verdict of this entry is
+    still "inconclusive"."""
     first_median = median(first) if first else None
     second_median = median(second) if second else None
     return Judged(

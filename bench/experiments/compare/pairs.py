@@ -2,8 +2,8 @@
 list of sides → rounds of short runs*.
 
 The README of this folder has the general rules. This module adds some rules. In every round, the
-order of the sides is random. It is also random which of the equal fleets a side uses. All sides of
-a round have the same seed. If the faults of one side need proxies or the shim, the servers of all
+order of the sides is random. Each side also gets one of the equal fleets at random. All sides of a
+round have the same seed. If the faults of one side need proxies or the shim, the servers of all
 sides get them. So the sides differ only in their faults. The timer of an open-loop round may be
 late, which adds the same delay to both sides and hides their difference. The comparison repeats a
 round with a late timer.

@@ -184,7 +184,7 @@ class RunSafety(Section, frozen=True, kw_only=True):
 
 
 class ComparedRun(Section, frozen=True, kw_only=True):
-    """One run that counts. All runs of its round have finished."""
+    """One run of a round in which all runs have finished. Only such runs count."""
 
     side: Annotated[Count, says("index into sides")]
     pair: Annotated[

@@ -240,8 +240,9 @@ def _is_wanted(member: tarfile.TarInfo, folder: Path) -> bool:
 
 
 def installed(folder: Path) -> tuple[str, ...]:
-    """Return the folder from which Python can import the library's packages. This is the
-    site-packages of a virtual environment in `folder`, or `folder` itself.
+    """Return the folder from which Python can import the packages of a library. If `folder` is a
+    virtual environment, the function returns its site-packages. Otherwise it returns `folder`
+    itself.
 
     Raises UsageError if `folder` and its site-packages contain no package.
     """
@@ -255,8 +256,8 @@ def installed(folder: Path) -> tuple[str, ...]:
 
 
 def _require_here(other: Named, folders: Sequence[str]) -> None:
-    """Raise UsageError if "the code here" cannot be compared with the side `other`. This happens in
-    three cases. In the first case, lockcore is compiled here, but the other side would run lockcore
+    """Raise UsageError if "the code here" cannot be compared with the side `other`. There are three
+    such cases. In the first case, lockcore is compiled here, but the other side would run lockcore
     from source. In the second case, Python does not import the code here from the repository of the
     revision. Changes in the repository would then have no effect, and every gate would pass. In the
     third case, the repository is bare, so it contains no code to run."""

@@ -36,7 +36,7 @@ def tried_ways(page: PlannerPage) -> Ways:
 def recommended(ways: Ways) -> Way | None:
     """Return the way to recommend, or None if no way is safe. Among the safe ways, the function
     prefers a delayed restart. The function's second choice is a way in which clients let a
-    restarted server abstain. Its third choice is a way without any wait."""
+    restarted server abstain. The third choice is a way without any wait."""
 
     def rank(way: Way) -> tuple[bool, bool, bool, int]:
         durable = "everysec" if way.waits else "always"

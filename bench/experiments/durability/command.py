@@ -1,9 +1,9 @@
 """Defines three commands. `lockbench fsync` measures the price of each fsync policy, `lockbench
 crash` measures its losses, and `lockbench planner` shows both on one page with a recommendation.
 
-A command refuses wrong options before it starts any server. It first prints how long the
-measurement will take. It writes its progress to stderr. It writes its tables to stdout, or only the
-result with --json.
+A command refuses wrong options before it starts any server. The command first prints how long the
+measurement will take. The command writes its progress to stderr and its tables to stdout. With
+--json it writes only the result to stdout.
 """
 
 from __future__ import annotations
@@ -460,7 +460,7 @@ def planner(
     to its losses in a crash.
 
     The planner reads stored results of `lockbench fsync` and `lockbench crash` and measures
-    nothing. Both results must have the verdict AS EXPECTED. Both results must come from the same
+    nothing. Both stored results must have the verdict AS EXPECTED. They must come from the same
     machine and the same server version. Exit code 4 means that the planner cannot recommend a
     policy yet.
     """

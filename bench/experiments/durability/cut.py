@@ -10,7 +10,7 @@ locks and the locks that were granted twice*.
     contention  Two second clients ask for the same locks. One of them trusts restarted instances,
                 and the other one lets restarted instances abstain.
 
-A first client of margin m connects to only q + m instances. These instances include all victims,
+A first client of margin m connects to only q + m instances. All victims are among these instances,
 which is the worst case. A lock counts only if its client received a lease. The second clients
 connect before the crash, and each second client asks for different locks.
 
@@ -341,8 +341,8 @@ class OneCut:
                 await asyncio.wait(asking)
 
     async def _back(self, stack: AsyncExitStack) -> tuple[list[Loss], list[AskedAgain]]:
-        """Start the victims again. During this time, the second clients ask for the locks of the
-        first clients. Return the losses and the results of the second clients.
+        """Start the victims again, and let the second clients ask for the locks of the first
+        clients. Return the losses and the results of the second clients.
 
         A delayed restart happens only after all leases have ended. The second client asks for the
         locks during the whole delay.

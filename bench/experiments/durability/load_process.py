@@ -89,8 +89,8 @@ class WaitAofLock:
         self._prefix = order.key_prefix
 
     def acquire(self, resource: str) -> Callable[[], bool] | str:
-        """Try to acquire a resource. The return value is described by the type Acquire. If the
-        caller gets no lease, the method removes the keys that it has set."""
+        """Try to acquire a resource. The type Acquire describes the return value. If the caller
+        gets no lease, the method removes the keys that it has set."""
         valid_until_ns = monotonic_ns() + int(TTL_MS * NS_PER_MS) - drift_ns(TTL_MS, 0.01)
         key = f"{self._prefix}{resource}"
         token = token_urlsafe()

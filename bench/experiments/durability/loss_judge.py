@@ -121,8 +121,8 @@ class CutFacts:
 
     @property
     def unexplained(self) -> int:
-        """The number of lost locks whose loss has no explanation. The ledgers of the instances that
-        lost them show no reason to postpone writes."""
+        """The number of locks that were lost without an explanation. The ledger of the instance
+        that lost such a lock shows no reason to postpone writes."""
         calm = {
             one.instance for one in self.ledgers if not one.explains(self._window_of(one.instance))
         }

@@ -74,15 +74,15 @@ def load_range_s(crash: Crash) -> tuple[float, float]:
 
 
 def sync_delay_s(crash: Crash, latency_ms: float) -> float:
-    """Return the delay (s) of each sync before a crash. Before a crash during a slow fsync, this
-    delay is fixed. Before all other crashes, the delay is `latency_ms`."""
+    """Return the delay (s) of each sync before a crash. If the crash happens during a slow fsync,
+    the delay is fixed. Otherwise the delay is `latency_ms`."""
     slow_s = SLOW_ALWAYS_S if crash.policy == "always" else SLOW_SYNC_S
     return slow_s if crash.kind == "kill-slow-fsync" else latency_ms / 1000
 
 
 def lanes_of(crash: Crash) -> float:
-    """Return how many lanes the fleet of this crash counts for. A fleet with more than `DEPTH`
-    instances counts for more than one lane."""
+    """Return how many lanes the fleet of this crash replaces. A fleet with more than `DEPTH`
+    instances replaces more than one lane, because it needs more of the machine."""
     return max(1.0, crash.instances / DEPTH)
 
 
@@ -104,7 +104,7 @@ def full_crashes(instances: Sequence[int]) -> list[Crash]:
     """Return all possible crashes. In each crash, one instance, a quorum or all instances crash at
     the same time. The list has every crash with an immediate restart. For the kind of crash with
     the largest loss, the list also has crashes with a delayed restart. If there is an append-only
-    file, this kind is a power cut. If there is none, this kind is `kill -9`."""
+    file, this kind is a power cut. If there is no append-only file, this kind is `kill -9`."""
     return [
         Crash(count, policy, kind, crashed, restart)
         for count in instances

@@ -296,8 +296,8 @@ def _disk_text(disk: str, fdatasync_ms: float | None) -> str:
 
 def _reference(rows: Rows) -> Setup | None:
     """Return the load with the most measured combinations of a policy and a number of instances. If
-    several loads have equally many, the function prefers an added delay of 2 ms. The next criteria
-    of the function are a slower disk, and then more callers up to 256."""
+    several loads have equally many combinations, the function prefers an added delay of 2 ms. The
+    next criteria of the function are a slower disk, and then more callers up to 256."""
     of_policies = [row for row in find_rows(rows) if row.policy != "none"] or find_rows(rows)
     counts = Counter(row.setup for row in of_policies)
 

@@ -1,5 +1,5 @@
-"""Defines the terms for prices, losses and the planner's page. The terms name policies, crashes,
-restarts and disks, and they have explanations. All functions are pure.
+"""Defines the terms for prices, losses and the planner's page. The module also has an explanation
+of each term that occurs in tables. All functions are pure.
 
 A way combines a policy, the restart of a crashed server, and the behaviour of clients towards the
 restarted server.

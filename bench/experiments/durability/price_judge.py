@@ -282,7 +282,7 @@ def judge_fsync(
 
 def _evidence(tested: str, rows: Rows) -> Evidence:
     """Count the rows whose load process was not the limit, and whose load neither had a queue nor
-    started late. At least half of the rows must be of this kind."""
+    started late. Such rows must be at least half of all rows."""
     limited = [row.generator.bound if row.load == "max" else row.sustained is False for row in rows]
     spoilt = sum(
         bool(row.generator.reason or limit) for row, limit in zip(rows, limited, strict=True)
