@@ -72,8 +72,8 @@ _TOLD = ("allow_missing", "allow_skipped", "name", "more")
 @hosts_options
 @run_options("run")
 def run(scenario: Path | None, repeat: int, **values: Any) -> int:
-    """Load a lock once. The command starts servers, runs Locust, records every operation and judges
-    the record.
+    """Load a lock once, record every operation, and judge the record. The command starts servers
+    and uses Locust to make the load.
 
     SCENARIO.toml is a file whose keys have the names of the options. An option on the command line
     overrides the same key in the file.
