@@ -208,7 +208,7 @@ def test_init_writes_a_lock_only_where_judge_would_read_it(
 ) -> None:
     assert "mine.txt does not end in .py" in refused(lockbench("init", "--lock", "mine.txt"), 2)
     assert not (tmp_path / "mine.txt").exists()
-    assert "next: lockbench judge own.py" in lockbench("init", "--lock", "own.py").stderr
+    assert "run: lockbench judge own.py" in lockbench("init", "--lock", "own.py").stderr
 
 
 def test_init_writes_a_scenario_that_loads_and_never_overwrites(
@@ -220,7 +220,7 @@ def test_init_writes_a_scenario_that_loads_and_never_overwrites(
     assert "run: lockbench run 'my own.toml'" in lockbench("init", "my own.toml").stderr
     text = (tmp_path / "scenario.toml").read_text(encoding="utf-8")
     assert 'retry.window = "5ms"' in text
-    assert "exists already" in refused(lockbench("init"), 3)
+    assert "already exists" in refused(lockbench("init"), 3)
     assert "option --users: 0 is not a whole number" in refused(
         lockbench("run", "scenario.toml", "--users", "0"), 2
     )
