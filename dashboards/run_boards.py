@@ -285,7 +285,7 @@ _TROUBLES = (
 def quorum() -> str:
     """Return the board as JSON."""
     about = (
-        "Votes, margins, split-brain retries (split votes: rounds nobody wins), and the "
+        "Votes, margins, split-brain retries after rounds that nobody won (split votes), and the "
         "instances behind them."
     )
     votes = (

@@ -270,7 +270,7 @@ def judge_fsync(
             [row for row in rows if row.load == "max"],
         ),
         _evidence(
-            "open loads without late starts and without a queue",
+            "open-loop measurements without late starts and without a queue",
             [row for row in rows if row.load != "max"],
         ),
         Evidence("visits made", done, math.ceil(planned * MADE_SHARE)),

@@ -71,7 +71,7 @@ class JudgedRow(Section, frozen=True, kw_only=True):
     figures: Annotated[tuple[RowFigure, ...], says("the figures that support the verdict")] = ()
     holders: Annotated[
         tuple[HeldSpan, ...],
-        says("the leases at the time of most holders; only in the row contention"),
+        says("the leases at the moment with the most holders; empty in all rows except contention"),
     ] = ()
     course: Annotated[
         tuple[CourseStep, ...], says("one play's steps, if the row does not hold or is not known")

@@ -65,7 +65,7 @@ ADVICE: Mapping[str, str] = {
     "one-killed": "count votes, and treat a missing server as a missing vote instead of an error",
     "majority-down": "limit the time that one acquire may take",
     "exception-in-body": "release the lock in a finally block, or use a context manager",
-    "interrupted-acquire": "after any BaseException in acquire, send a release for the SET",
+    "interrupted-acquire": "if acquire raises a BaseException, send a release in that case, too",
     "interrupted-release": "send the release again if it was interrupted",
 }
 STYLES = {
