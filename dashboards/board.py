@@ -158,7 +158,13 @@ def _variables() -> tuple[Variable, ...]:
     of_run = f'{RUN}=~"$run"'
     return (
         choice("name", "Name", "the name that the user gave to a run (--name)", NAME),
-        choice("started", "Began", "when a run began (UTC), the newest first", BEGAN, called),
+        choice(
+            "started",
+            "Began",
+            "start time of a run (UTC); the newest run comes first",
+            BEGAN,
+            called,
+        ),
         choice("run", "Run", "run id, as in result.json", RUN, f'{called}, {BEGAN}=~"$started"'),
         choice("recipe", "Recipe", "the lock under test", "redlock_recipe", of_run),
         choice("policy", "Policy", "appendfsync", POLICY, of_run),

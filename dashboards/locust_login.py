@@ -54,7 +54,7 @@ def _protect(environment: Environment, **_: object) -> None:
             session.pop("auth_error", None)
             login_user(admin)
             return redirect(url_for("locust.index"))
-        session["auth_error"] = "The name or the password is wrong"
+        session["auth_error"] = "The user name or the password is wrong"
         return redirect(url_for("locust.login"))
 
     app.add_url_rule(CALLBACK, view_func=authenticate, methods=["POST"])

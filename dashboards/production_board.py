@@ -67,7 +67,8 @@ _GLANCE = (
     ),
     _number(
         "Instances beyond the quorum",
-        "Figure of the process that gets the fewest votes. Below 0, no lock is possible.",
+        "The panel shows the process that gets the fewest votes. A value below 0 means that "
+        "no lock is possible.",
         _spare,
     ),
     _number(
@@ -78,18 +79,18 @@ _GLANCE = (
     ),
     _number(
         "Leases gone",
-        "Leases per second that were lost before their release. Their holders worked without a "
-        "lock.",
+        "Leases per second that were gone at their release. The holders of these leases "
+        "worked without a lock.",
         _gone(),
     ),
 )
 _COURSE = (
     lines(
-        "Outcomes", "Contended means that somebody else holds the lock.", _outcomes, stacked=True
+        "Outcomes", "Contended means that another caller holds the lock.", _outcomes, stacked=True
     ),
     lines(
         "Acquire latency",
-        "Successful acquires. Points lead to the traces of the service.",
+        "Successful acquires. A point leads to the trace of the service.",
         *_acquire,
         exemplars=True,
     ),
@@ -116,14 +117,16 @@ _WHOM = (
     ),
     lines("Leases gone, by class", "Services that worked without their lock.", _gone(_CLASS)),
     lines(
-        "Leases overdue, by class", "Services that work after the end of a lease.", _over(_CLASS)
+        "Leases overdue, by class",
+        "Leases whose holders still work after the end of the lease, by class of resource.",
+        _over(_CLASS),
     ),
 )
 _WHY = (
     lines(
         "Hold p99",
-        "Time from the grant to the release of a lease. If this time is near the TTL, use "
-        "keep_alive.",
+        "Time from the grant to the release of a lease. If the hold time is close to the "
+        "TTL, use keep_alive.",
         _hold,
     ),
     lines(
@@ -138,7 +141,7 @@ _WHY = (
     ),
     lines(
         "Split votes",
-        "Rounds that nobody could win. Too many callers at once.",
+        "Rounds that nobody could win. The usual cause is too many callers at the same time.",
         _rate("redlock.split_votes", ("job",)),
     ),
 )
@@ -151,12 +154,14 @@ _errors = _rate("redlock.instance.errors", (*INSTANCE, "error_type"))
 _INSTANCES = (
     lines(
         "Votes for its clients",
-        "1: votes for every process. 0: down, lagging or abstaining for one process.",
+        "1 means that the instance votes for every process. 0 means that it is down, lagging "
+        "or abstaining for at least one process.",
         _voting,
     ),
     lines(
         "Abstaining",
-        "1 while the instance may have forgotten locks. It votes again after one TTL.",
+        "1 means that the instance may have forgotten locks and does not vote. It votes "
+        "again after one TTL.",
         _abstains,
     ),
     lines(
@@ -166,14 +171,20 @@ _INSTANCES = (
     ),
 )
 _TROUBLES = (
-    lines("Errors", "By instance and kind: TIMEOUT, CLOSED, or the answer.", _errors),
+    lines(
+        "Errors",
+        "Errors by instance and kind. The kind is TIMEOUT, CLOSED or the first word of the answer.",
+        _errors,
+    ),
     lines(
         "Reconnects",
-        "Restarts, or a network that drops connections.",
+        "Possible causes are restarts, or a network that drops connections.",
         _rate("redlock.instance.reconnects", INSTANCE),
     ),
     lines(
-        "Commands", "What applications send there.", _rate("redlock.instance.commands", INSTANCE)
+        "Commands",
+        "Commands that applications send to each instance.",
+        _rate("redlock.instance.commands", INSTANCE),
     ),
     lines(
         "Votes",
@@ -189,8 +200,8 @@ def production() -> str:
     service = choice("service", "Service", "who locks", "job", apps, of="redlock.leases.held")
     variables = (service, *instances(f'{apps}, job=~"$service"'))
     about = (
-        "Applications with lockcore.otel.instrument: whether locking works, for which service it "
-        "fails, which instance is to blame, what to do."
+        "For applications that call lockcore.otel.instrument. The board shows whether "
+        "locking works, which service fails, which instance is the cause, and what to do."
     )
     shelves = (
         ("Is locking fine?", 4, _GLANCE),

@@ -32,7 +32,8 @@ _UNSAFE = (
 _NO_ORACLE = "no oracle ran"
 _NO_CRASH = "no crash in view"
 _WHOLE_RUN = (
-    "Leases per second while users ran, with warm-up and drain. The average of the displayed runs."
+    "Leases per second while users ran, with warm-up and drain. The panel shows the average "
+    "of all runs in view."
 )
 
 
@@ -128,7 +129,7 @@ _LEASES = (
         _gone,
         _expired,
     ),
-    lines("Faults", "1 while an injected fault is in force.", _faults),
+    lines("Faults", "1 means that an injected fault is in force.", _faults),
 )
 
 
@@ -142,8 +143,8 @@ def overview() -> str:
     slo.current(VariableOption(selected=True, text="0.01", value="0.01"))
     slo.values(",".join(("0.01", *(bound for bound in SLO_S if bound != "0.01"))))
     about = (
-        "One run while it runs: rate, latency from the intended start, outcomes, callers. Start "
-        "here."
+        "The board shows one run live: its rate, its latency from the intended start, its "
+        "outcomes and its callers. Start here."
     )
     latency = ("Rate and latency", 9, _RATE), ("", 9, _LATENCY)
     shelves = (
@@ -194,7 +195,7 @@ _margin = queries.mean(_MARGIN).named("mean")
 _VOTES = (
     lines(
         "Votes",
-        "Votes of the last round of each acquire, after the round closed.",
+        "Votes of the last round of each acquire, counted after the end of the round.",
         _votes,
         stacked=True,
     ),
@@ -214,7 +215,7 @@ _ROUNDS = (
     lines(
         "Dead time of split votes", "From the start of an acquire to the round that won.", *_dead
     ),
-    lines("Rounds per acquire", "1 means that the first round decided.", *_attempts),
+    lines("Rounds per acquire", "1 means that the first round decided the acquire.", *_attempts),
 )
 _jain = now("redlock.callers.fairness", function="min")
 _WAITING = (
@@ -261,7 +262,7 @@ _INSTANCES = (
     ),
     lines(
         "Abstaining",
-        "1 while an instance does not vote, because it may have forgotten locks.",
+        "1 means that an instance does not vote, because it may have forgotten locks.",
         _abstains,
     ),
     lines(
@@ -327,7 +328,7 @@ _PRICE = (
     ),
     bars(
         "Reply to a SET, p99",
-        "For all instances over the whole runs, from observed attempts.",
+        "Time over all instances and whole runs, from observed attempts.",
         _reply,
     ),
 )
@@ -356,7 +357,7 @@ _size = now("redis.aof.size", (*INSTANCE, *_BY))
 _rewrites = state("redis.aof.rewrite_in_progress", (*INSTANCE, *_BY))
 _SERVERS = (
     lines("AOF size", "By instance.", _size),
-    lines("AOF rewrites", "1 while an instance rewrites its AOF.", _rewrites),
+    lines("AOF rewrites", "1 means that an instance is rewriting its AOF.", _rewrites),
 )
 
 
@@ -403,12 +404,15 @@ _lag = _half_and_most("redlock.scheduler.lag")
 _LOAD = (
     lines(
         "CPU of the load",
-        "Share of one core, by load process. From 90 % on, the rate is a lower bound. At 0 the "
-        "process is silent: it was killed, or it stands still (alert LoadProcessSilent).",
+        "Share of one core, by load process. At 90 % or more, the rate is a lower bound. A "
+        "value of 0 means that the process is silent, because it was killed or does not run "
+        "(alert LoadProcessSilent).",
         _cpu,
     ),
     lines(
-        "Scheduler lag", "How late a load process wakes from a sleep, measured every 10 ms.", *_lag
+        "Scheduler lag",
+        "Delay with which a load process wakes from a sleep, measured every 10 ms.",
+        *_lag,
     ),
 )
 
@@ -430,17 +434,30 @@ _speed = _against(queries.whole_rate(), queries.whole_rate(run="$baseline"))
 _ratio_of = partial(number, empty="choose a run and a baseline")
 _RATIOS = (
     _ratio_of(
-        "Rate", "Leases per second of the whole run. Above 1, the chosen run is faster.", _speed
+        "Rate",
+        "Leases per second of the whole run. A value above 1 means that the chosen run is "
+        "faster than the baseline.",
+        _speed,
     ),
-    _ratio_of("Acquire p50", "Below 1, the chosen run is faster.", _latency(0.5)),
-    _ratio_of("Acquire p99", "Below 1, the chosen run is faster.", _latency(0.99)),
+    _ratio_of(
+        "Acquire p50",
+        "A value below 1 means that the chosen run is faster than the baseline.",
+        _latency(0.5),
+    ),
+    _ratio_of(
+        "Acquire p99",
+        "A value below 1 means that the chosen run is faster than the baseline.",
+        _latency(0.99),
+    ),
     _ratio_of(
         "Client CPU per lease",
-        "Below 1, the chosen run is cheaper.",
+        "A value below 1 means that the chosen run needs less CPU time than the baseline.",
         _per_lease("redlock.client.cpu"),
     ),
     _ratio_of(
-        "Server CPU per lease", "Below 1, the chosen run is cheaper.", _per_lease("redis.cpu.time")
+        "Server CPU per lease",
+        "A value below 1 means that the chosen run needs less CPU time than the baseline.",
+        _per_lease("redis.cpu.time"),
     ),
 )
 
@@ -448,8 +465,8 @@ _RATIOS = (
 def generator() -> str:
     """Return the board as JSON."""
     about = (
-        "Whether the load generator was good enough to trust its figures, and the chosen run "
-        "against a baseline."
+        "The board shows whether you can trust the figures of the load generator. It also "
+        "compares the chosen run with a baseline."
     )
     named = choice("baseline_name", "Baseline's name", "its --name", queries.NAME)
     within = f'{queries.NAME}=~"$baseline_name"'

@@ -66,7 +66,7 @@ HISTOGRAMS = {
     ),
     "db.client.operation.duration": (
         "s",
-        "time until an instance answered a SET, for observed attempts",
+        "time between a SET and the answer of the instance, for observed attempts",
     ),
 }
 COUNTERS = {

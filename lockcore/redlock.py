@@ -113,9 +113,9 @@ def _dropped(driver: GreenletDriver | ThreadDriver | AsyncDriver) -> None:
     # The garbage collector calls this function, so the warning cannot name a line of the user's
     # code.
     warnings.warn(
-        f"a Redlock on {where} was dropped without close(). It is closed now, and its leases last "
-        "until their TTL ends. Call close() when you no longer need it, or connect it in a "
-        "`with` (`async with`) statement",
+        f"a Redlock on {where} was dropped without close(). The garbage collector has closed "
+        "the client, and its leases last until their TTL ends. Call close() when you no "
+        "longer need the client, or connect it in a `with` (`async with`) statement",
         ResourceWarning,
         stacklevel=1,
     )

@@ -215,9 +215,9 @@ class Settings:
         check_whole("ttl_ms", ttl_ms, 1, A_DAY_MS)
         if ttl_ms > self.max_ttl_ms:
             raise ValueError(
-                f"ttl_ms {ttl_ms} is above the fleet's max_ttl_ms {self.max_ttl_ms}, and "
-                "restarted instances abstain only for max_ttl_ms; raise max_ttl_ms for every "
-                "client of the fleet"
+                f"ttl_ms is {ttl_ms}, which is above max_ttl_ms ({self.max_ttl_ms}); a "
+                "restarted instance abstains only for max_ttl_ms, so raise max_ttl_ms for "
+                "every client of the fleet"
             )
         self._check_validity("ttl_ms", ttl_ms)
 

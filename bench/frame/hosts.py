@@ -51,8 +51,8 @@ def led(
     if expected is None:
         if bind is not None:
             raise UsageError(
-                "option --bind is only for workers of other hosts; set their number with "
-                "--expect-workers"
+                "option --bind is only for workers on other hosts; use --expect-workers to "
+                "set the number of workers"
             )
         return list(scenarios), None
     if any(scenario.processes > 1 for scenario in scenarios):
@@ -77,7 +77,7 @@ def led(
         where = "HOST" if bind[0] == "*" else bind[0]
         port = f":{bind[1]}" if bind[1] != PORT else ""
         message = (
-            f"lockbench: waiting for {many}; start on each host: lockbench worker --master "
+            f"lockbench: waiting for {many}; on each host, run lockbench worker --master "
             f"{where}{port}"
         )
         note(message)

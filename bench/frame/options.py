@@ -155,7 +155,7 @@ def budget_s(text: str) -> float:
     Raises ValueError.
     """
     if not (ms := parse_duration(text)):
-        raise ValueError("the duration is 0; give a longer one")
+        raise ValueError("the duration is 0; write a longer duration")
     return ms / 1000
 
 

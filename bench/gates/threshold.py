@@ -50,8 +50,8 @@ def find_metric(name: str) -> Metric:
         if metric := by_name.get(one) or metrics().get(one):
             return metric
     some = (
-        "; metrics are the numbers of result.json, such as "
-        "rate, acquire.success, safety.violations, acquire.p99, release.p99"
+        "; every number in result.json is a metric, such as rate, acquire.success, "
+        "safety.violations, acquire.p99, release.p99"
     )
     hint = nearest(name, by_name) or some
     raise UsageError(f"there is no metric {name}{hint}")
@@ -246,8 +246,8 @@ def read_threshold(text: str) -> Threshold:
     if metric.is_share and limit > 1:
         share = parts["number"]
         raise UsageError(
-            f"threshold {expression!r}: {metric.name} is a share from 0 to 1, but {share}{unit} "
-            f"is above 1; write {metric.name} {parts['operator']} "
+            f"threshold {expression!r}: {metric.name} is a share between 0 and 1, but the "
+            f"limit {share}{unit} is above 1; write {metric.name} {parts['operator']} "
             f"{share if Decimal(share) <= 100 else 100}%"
         )
     if metric.is_whole and parts["operator"] in ("==", "!=") and limit != limit.to_integral_value():
@@ -294,7 +294,7 @@ def _gap_doubt(threshold: Threshold, result: Figures) -> str:
         if not OPERATORS[threshold.operator](best, threshold.limit):
             return ""
     return (
-        f"a load process was away for {generator.gap_s:.2f} s, and this affected "
+        f"a load process did not run for {generator.gap_s:.2f} s, and this affected "
         f"{generator.gap_operations:,} acquires ({generator.gap_failures:,} failed), so the "
         "generator may be the cause"
     )

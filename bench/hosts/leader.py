@@ -219,7 +219,9 @@ class Hosts:
         self.sent_away.add(node)
         if self._folder is not None:
             note_late(self._folder, name)
-        self.dismiss([node], "this worker came after the run began, so it leaves")
+        self.dismiss(
+            [node], "this worker connected after the run had begun, so the leader sent it away"
+        )
         # This is Locust's own message. Locust gives the users of this worker to other workers.
         self._runner.send_message("quit", None, node)
         return True
@@ -454,7 +456,9 @@ class Hosts:
                 elif name.endswith(".json"):
                     fold.sums.merge(read_fold(arriving / name))
             except (ValueError, OverflowError) as error:
-                logger.error("%s of %s cannot be used: %s", name, host.name, error)
+                logger.error(
+                    "the leader cannot use the file %s of the host %s: %s", name, host.name, error
+                )
                 return None
         return answer["notes"]
 

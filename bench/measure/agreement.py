@@ -55,7 +55,7 @@ class Bound(NamedTuple):
             return ""
         end, side = (low, " or more") if value < low else (high, " or less")
         return (
-            f"{self.place} is {value:,.6g}, but {self.source} give "
+            f"{self.place} is {value:,.6g}, but a calculation from {self.source} gives "
             f"{end:,.6g}{'' if low == high else side}"
         )
 
@@ -71,7 +71,7 @@ def disagreements(result: RunResult) -> Iterator[str]:
             return
     for place, value in leaves(builtins_of(result.scenario), "scenario"):
         if isinstance(value, int | float) and value < 0 and place != "scenario.seed":
-            yield f"{place} is {value:,.6g}, but no scenario has such a value"
+            yield f"{place} is {value:,.6g}, but this value is not possible in a scenario"
     for name, histogram in histograms.items():
         section = getattr(result.latency_s, name, None)
         if section is not None and section.count != histogram.count:
@@ -228,7 +228,7 @@ def _votes(result: RunResult) -> Iterator[Bound]:
             attempts.mean,
             1,
             attempts.max or inf,
-            "the rounds (at least one per lease)",
+            "the numbers of rounds, which are at least 1 per lease",
         )
         yield Bound("attempts.max", attempts.max, 1, attempts.total, "all rounds")
 
@@ -397,17 +397,22 @@ def _unlike_generator(result: RunResult, histograms: dict[str, Histogram]) -> It
     if own.verdict == "INVALID":
         return
     if own.gap_s > MOST_SHARE * result.duration_s * (1 + CLOSE):
-        yield f"generator is {own.verdict}, but a load process did not run for {own.gap_s:.2f} s"
+        yield (
+            f"the verdict on the generator is {own.verdict}, although a load process did not run "
+            f"for {own.gap_s:.2f} s"
+        )
     ratio = own.littles_law_ratio
     callers = scenario.users >= LITTLE_USERS and scenario.rate_per_s is None
     if callers and ratio is not None and abs(ratio - 1) > 2 * LITTLE_TOLERANCE:
-        yield f"generator is {own.verdict}, although Little's ratio is {ratio:.3f}"
+        yield (
+            f"the verdict on the generator is {own.verdict}, although Little's ratio is {ratio:.3f}"
+        )
     if own.verdict == "VALID" and all(
         name in histograms for name in ("acquire", "scheduler_lag", "timer_lateness")
     ):
         word, reason = judge_delays(histograms, own.queued_starts, scenario, 1 + DIGITS)
         if word != "VALID":
-            yield f"generator is VALID, but its histograms give {word}: {reason}"
+            yield f"the verdict on the generator is VALID, but its histograms give {word}: {reason}"
 
 
 def _unlike_safety(result: RunResult) -> Iterator[str]:
@@ -417,7 +422,10 @@ def _unlike_safety(result: RunResult) -> Iterator[str]:
     if safety.misreports and safety.verdict in ("SAFE", "NOT TESTED"):
         yield f"safety is {safety.verdict}, although the recipe reported something impossible"
     if safety.within_one_process and result.scenario.processes > 1 and _is_whole(result):
-        yield f"safety claims one process, but the load had {result.scenario.processes}"
+        yield (
+            f"safety.within_one_process is true, but the load had {result.scenario.processes} "
+            "processes"
+        )
     for kind in (
         "service_fault",
         "granted_invalid",
@@ -456,7 +464,10 @@ def _unlike_holder(holder: Holder, result: RunResult) -> Iterator[str]:
         return
     marked = sum(row[5] != 0 for row in rows)
     if marked > 2 * safety.service_faults:
-        yield f"{place}: {marked} leases overlap, but service_faults is {safety.service_faults}"
+        yield (
+            f"{place}: {marked} leases are marked as overlapping, but service_faults is "
+            f"{safety.service_faults}"
+        )
     if result.scenario.shared:
         # A row does not say whether its lease belongs to a reader. Readers may overlap, so overlaps
         # are not checked.
@@ -470,4 +481,4 @@ def _unlike_holder(holder: Holder, result: RunResult) -> Iterator[str]:
         valid_ends.append(row[1])
     if unmarked:
         others = "another" if capacity == 1 else f"{capacity} others"
-        yield f"{place}: a lease overlaps {others}, but is not marked"
+        yield f"{place}: a lease overlaps {others}, but the lease is not marked"

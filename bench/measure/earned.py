@@ -54,7 +54,7 @@ def first_difference(stored: Document, earned: Document) -> str:
     if own.word != due.word:
         return f"the stored verdict is {own.word}, but the sections give {due.word}"
     if own.status != due.status:
-        return f"the stored status is {own.status}, but the sections give {due.word}"
+        return f"the stored status is {own.status}, but the sections give the verdict {due.word}"
     if own.exit_code not in (due.exit_code, INTERRUPTED_CODE):
         return (
             f"the stored exit code is {own.exit_code}, but {due.word} has the exit code "

@@ -102,7 +102,10 @@ def describe_environment() -> Environment:
 def environment_warnings() -> list[str]:
     """Return warnings about this environment, for people who read the figures."""
     core = slower_core()
-    return [*_commit_warnings(), *([f"lockcore runs from its source: {core}"] if core else [])]
+    return [
+        *_commit_warnings(),
+        *([f"lockcore runs from its source code instead of compiled code: {core}"] if core else []),
+    ]
 
 
 def lockcore_form() -> str:

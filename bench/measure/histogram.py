@@ -71,7 +71,7 @@ class Histogram:
             return
         if int(values.min()) < 0:
             raise ValueError(
-                f"a duration of {int(values.min())} ns was measured, so times are out of order"
+                f"a duration is {int(values.min())} ns, so two times are in the wrong order"
             )
         self.counts += np.bincount(bucket_indices(values), minlength=_BUCKETS)
         self.count += len(values)

@@ -56,7 +56,7 @@ class Percentiles(Section, frozen=True, kw_only=True):
         ]
         for (lower, less), (higher, more) in pairwise(percentiles):
             if less > more:
-                yield f"its {lower} ({less:.6g}) is above its {higher} ({more:.6g})"
+                yield f"the {lower} ({less:.6g}) is above the {higher} ({more:.6g})"
 
 
 class Latency(Percentiles, frozen=True, kw_only=True):
@@ -89,7 +89,7 @@ class Latency(Percentiles, frozen=True, kw_only=True):
         samples, or if the mean is above the maximum."""
         yield from super().contradictions()
         if not self.count and any(value is not None for value in (self.mean, self.p50, self.max)):
-            yield "there are figures, but no samples"
+            yield "there are figures, although there are no samples"
         if self.mean is not None and self.max is not None and self.mean > self.max * (1 + 1e-9):
             yield f"the mean ({self.mean:.6g}) is above the largest sample ({self.max:.6g})"
 
@@ -164,7 +164,7 @@ class Latencies(Section, frozen=True, kw_only=True):
     release: Annotated[
         Latency,
         says(
-            "the time from the sending of a release until the release call returned",
+            "duration of a release, from the sending of its command until the call returned",
             shown="table curve several:p50,p99 compare:p50",
         ),
     ]
@@ -213,7 +213,8 @@ class Waiting(Section, frozen=True, kw_only=True):
     wakeups: Annotated[
         Count,
         says(
-            "how often one process gave its turn to another process in the whole run",
+            "how often a process passed the turn for a resource to another process, in the "
+            "whole run",
             label="turns passed between processes",
             shown="line",
         ),
@@ -411,7 +412,10 @@ class OverTime(Section, frozen=True, kw_only=True):
     slice_s: Annotated[Amount, says("length of each time slice")]
     start_s: Annotated[
         tuple[float, ...],
-        says("start of each time slice, relative to the window; the warm-up has negative times"),
+        says(
+            "start of each time slice, counted from the start of the window; slices of the "
+            "warm-up have negative times"
+        ),
     ]
     granted: Annotated[
         tuple[Count, ...],

@@ -18,8 +18,8 @@ class LoadWorker(Section, frozen=True, kw_only=True):
     phase: Annotated[
         str,
         says(
-            "stopped means that the load process reported its end; lost or running: its end is "
-            "unknown"
+            "stopped if the load process reported its end; lost or running if the end of the "
+            "load process is unknown"
         ),
     ]
     leases: Annotated[Count, says("number of recorded leases of this load process", shown="line")]
@@ -58,7 +58,8 @@ class LoadWorker(Section, frozen=True, kw_only=True):
     clock_steps: Annotated[
         Count,
         says(
-            "how often the process's clock stepped, so that the error of the clock was unknown",
+            "how often the clock of the process stepped; after a step, the error of the "
+            "clock is unknown",
             shown="line",
         ),
     ]

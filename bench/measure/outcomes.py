@@ -79,11 +79,12 @@ class Releases(Section, frozen=True, kw_only=True):
     """Releases by outcome."""
 
     released: Annotated[
-        Count, says("releases for which a quorum still had the lease and deleted the lease")
+        Count, says("number of releases in which a quorum still had the lease and deleted it")
     ] = 0
-    gone: Annotated[Count, says("releases for which a quorum no longer had the lease")] = 0
+    gone: Annotated[Count, says("number of releases in which a quorum no longer had the lease")] = 0
     unreachable: Annotated[
-        Count, says("releases for which too few instances answered to know the outcome")
+        Count,
+        says("number of releases whose outcome is unknown, because too few instances answered"),
     ] = 0
 
 
@@ -108,7 +109,9 @@ class Votes(Section, frozen=True, kw_only=True):
             shown="line",
         ),
     ]
-    undecided: Annotated[Count, says("votes that were still open when the record was last written")]
+    undecided: Annotated[
+        Count, says("number of votes that had not arrived when the record was last written")
+    ]
 
 
 class SplitVotes(Section, frozen=True, kw_only=True):

@@ -50,7 +50,7 @@ class OperationFacts(Section, frozen=True, kw_only=True):
         ),
     ] = 0
     attempts: Annotated[
-        int, says("number of rounds, plus 2^32 times the number of split votes")
+        int, says("two numbers in one: the number of rounds + 2^32 × the number of split votes")
     ] = 0
     owner: Annotated[int, says("digest of the owner token, as a signed integer of 64 bits")] = 0
     sequence: Annotated[

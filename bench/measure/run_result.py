@@ -312,8 +312,8 @@ class SafetyReport(Section, frozen=True):
     tested_leases: Annotated[
         Count,
         says(
-            "number of leases with a real test: another caller sent an attempt for the "
-            "resource while `capacity` leases held all its places",
+            "number of tested leases: during such a lease, all `capacity` places were taken "
+            "and another attempt was sent",
             shown="table beside",
         ),
     ] = 0
@@ -566,7 +566,7 @@ class RunResult(RunFigures, frozen=True, kw_only=True):
     ] = ()
     limits: Annotated[
         Limits,
-        says("how much CPU time this machine lost by its quota, by steal or by suspension"),
+        says("CPU time that this machine lost because of a CPU quota, steal or suspension"),
     ] = Limits()
     safety: Annotated[SafetyReport, says("verdict on the safety of the lock")]
     exceptions: Annotated[Exceptions, says("exceptions that the recipe raised")] = Exceptions()

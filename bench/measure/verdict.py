@@ -60,7 +60,7 @@ class Evidence(Section, frozen=True):
 
     tested: Annotated[str, says("name of the counted cases")]
     count: Annotated[Count, says("number of counted cases")]
-    least: Annotated[Count, says("the smallest count that allows a good verdict")] = 1
+    least: Annotated[Count, says("the smallest count with which a good verdict is possible")] = 1
     excludes: Annotated[
         str,
         says(
@@ -92,7 +92,9 @@ class Verdict(Section, frozen=True, kw_only=True):
     ] = None
     exit_code: Annotated[
         int | None,
-        says("exit code of the command if Ctrl-C did not end it; null if there is no verdict"),
+        says(
+            "exit code of the command, unless Ctrl-C ended the command; null if there is no verdict"
+        ),
     ] = None
     evidence: Annotated[tuple[Evidence, ...], says("the counts that support the verdict")] = ()
     reasons: Annotated[
@@ -144,14 +146,15 @@ INCONCLUSIVE = Word(
     "inconclusive",
     4,
     "There are too few samples, or the figures contradict each other.",
-    "There is no answer. The reasons name the missing data.",
+    "There is no answer. The reasons of the verdict name the missing data.",
 )
 NOT_KNOWN = Word(
     "NOT KNOWN",
     Kind.UNKNOWN,
     "inconclusive",
     4,
-    "A precondition was not met, rounds disagree, or too few rows could be judged.",
+    "A precondition was not met, the rounds contradict each other, or too few rows could be "
+    "judged.",
     "Nothing is known about the lock. Repeat the command on a quieter machine.",
 )
 INTERRUPTED = Word(
@@ -159,7 +162,7 @@ INTERRUPTED = Word(
     Kind.UNKNOWN,
     "inconclusive",
     INTERRUPTED_CODE,
-    "Ctrl-C stopped the command before a certain result.",
+    "Ctrl-C stopped the command before its result was certain.",
     "The result contains the finished parts.",
 )
 SAFE = Word(
@@ -176,7 +179,7 @@ NOT_TESTED = Word(
     Kind.UNKNOWN,
     "pass",
     0,
-    f"Fewer than {TESTED_LEAST} leases were tested, and no limit needs tested leases.",
+    f"Fewer than {TESTED_LEAST} leases were tested, and the run has no limit on safety.",
     "The figures are valid. Safety was not tested; --hold and fewer resources test it.",
 )
 UNKNOWN = Word(
@@ -192,8 +195,8 @@ COMPARED = Word(
     Kind.GOOD,
     "pass",
     0,
-    "Some pairs of runs finished, and at least one figure besides the success share is "
-    "different or the same.",
+    "At least one pair of runs finished. For at least one figure other than the success "
+    "share, the comparison shows whether it differs.",
     "Each figure of the comparison has its own verdict.",
 )
 PASS = Word(
@@ -201,9 +204,9 @@ PASS = Word(
     Kind.GOOD,
     "pass",
     0,
-    "Some pairs of runs finished, and every interval ends within the tolerance. If the "
-    "candidate is worse by the tolerance, at most 5 of 100 gates pass.",
-    "The candidate is not worse than the tolerance allows.",
+    "At least one pair of runs finished, and the interval of every judged figure ends within "
+    "the tolerance. If the candidate is worse by the tolerance, at most 5 of 100 gates pass.",
+    "The candidate is not worse than the baseline by more than the tolerance.",
 )
 AS_EXPECTED = Word(
     "AS EXPECTED",
@@ -226,17 +229,18 @@ FOUND = Word(
     Kind.GOOD,
     "pass",
     0,
-    "At least 8 probes give an interval of ±25 % or less, with two probes near each end; "
-    "or the lock sustains the target rate.",
-    "The capacity lies in the interval, 95 % sure; or the lock sustains the target rate.",
+    "Either the lock sustains the target rate, or at least 8 probes give an interval of ±25 "
+    "% or less, with two probes near each end.",
+    "With 95 % certainty, the capacity lies in the interval, or the lock sustains the target rate.",
 )
 NOT_KEPT = Word(
     "NOT KEPT",
     Kind.BAD,
     "fail",
     1,
-    "Every probe missed its limits, two probes at 1/s and three at middle rates; or at "
-    "least half of the probes missed at a target rate that the lock certainly does not sustain.",
+    "Every probe missed the SLO, and these probes include two at 1/s and three at middle "
+    "rates. Or at least half of the probes at the target rate missed the SLO, and the lock "
+    "certainly does not sustain this rate.",
     "The lock sustains no rate, or it does not sustain your target rate.",
 )
 RECOMMENDED = Word(
@@ -253,7 +257,8 @@ HOLDS = Word(
     Kind.GOOD,
     "pass",
     0,
-    f"Each deciding test was passed, and contention tested at least {TESTED_LEAST} leases.",
+    f"The lock passed every test that decides the verdict, and at least {TESTED_LEAST} leases "
+    "were tested under contention.",
     "No test broke the lock. The page lists the tests that did not run.",
 )
 
@@ -319,9 +324,9 @@ def _missing(evidence: Sequence[Evidence]) -> list[str]:
     if not evidence:
         return ["nothing was tested"]
     return [
-        f"{one.tested}: {one.count:,}, but {one.least:,} are needed"
+        f"the number of {one.tested} is {one.count:,}, but {one.least:,} are needed"
         if one.count
-        else f"{one.tested}: none"
+        else f"there are no {one.tested}"
         for one in evidence
         if one.count < one.least
     ]

@@ -65,12 +65,14 @@ class WorkNote(Section, frozen=True, kw_only=True):
         ""
     )
     lateness_histogram: Annotated[
-        str, says("histogram of the delays at the end of each wait for a due time")
+        str, says("histogram of the delays with which operation timers fired")
     ] = ""
     kept_ns: Annotated[
-        float, says("total time in the window by which the load process delayed its callers")
+        float, says("total delay that the load process caused for its callers in the window")
     ] = 0
-    late_starts: Annotated[int, says("number of operations that the timer began late")] = 0
+    late_starts: Annotated[
+        int, says("number of operations that started late because their timer fired late")
+    ] = 0
     queued_starts: Annotated[
         int, says("number of operations that were due when no caller was free")
     ] = 0
@@ -79,7 +81,7 @@ class WorkNote(Section, frozen=True, kw_only=True):
     holding: Annotated[int, says("number of callers that currently hold a lock and work")] = 0
     idle: Annotated[int, says("number of callers that currently pause or wait for an arrival")] = 0
     instances: Annotated[
-        tuple[InstanceSeen, ...], says("the instances as this process sees them")
+        tuple[InstanceSeen, ...], says("the instances, as the load process sees them")
     ] = ()
     figures: Annotated[dict[str, int], says("counts that the recipe keeps about itself")] = (
         msgspec.field(default_factory=dict)
@@ -117,7 +119,10 @@ class WorkerNote(WorkNote, frozen=True, kw_only=True):
     ] = ""
     clock: Annotated[
         str,
-        says('own if the load process has a clock of its own; "" if it uses the leader\'s clock'),
+        says(
+            'own if the load process has another clock than the leader; "" if both have the '
+            "same clock"
+        ),
     ] = ""
     about: Annotated[
         str, says("versions of lockbench, Python and lockcore in the load process")
@@ -322,8 +327,8 @@ def _unstarted(started: int, due: int) -> str:
     if started >= STARTED_SHARE * due:
         return ""
     return (
-        f"only {started / due:.1%} of the {due} due operations were started, but 99 % are needed; "
-        "lower --rate, or raise --users if no caller was free"
+        f"the load process started only {started / due:.1%} of the {due} due operations, but "
+        "99 % are needed; lower --rate, or raise --users if no caller was free"
     )
 
 
@@ -357,11 +362,11 @@ def _against(
     at, late_ns, took_ns = next((pair for pair in pairs if None not in pair), (None, None, None))
     if late_ns is None or took_ns is None:
         few = (
-            f"{delay.count} delays and {acquire.count} acquires are too few to judge whether the "
-            "load generator was in time"
+            f"there are only {delay.count} delays and {acquire.count} acquires, which are too "
+            "few to judge whether the load generator was late"
         )
         return "UNKNOWN", few
     if late_ns <= most * took_ns:
         return "VALID", None
     part = f"more than {most:.0%} of the acquire {at} ({took_ns / 1e6:.3g} ms)"
-    return "LATE", f"{what} {late_ns / 1e6:.3g} ms ({at}), {part}"
+    return "LATE", f"{what} {late_ns / 1e6:.3g} ms ({at}), which is {part}"

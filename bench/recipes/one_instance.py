@@ -61,7 +61,10 @@ class GetSet(_Unchecked):
 
     about = About(
         how="GET the variable, SET it to 1 if it is 0",
-        flaw="not atomic: all callers that read 0 before the first SET get the lock",
+        flaw=(
+            "the check and the SET are not atomic, so all callers that read 0 before the first "
+            "SET get the lock"
+        ),
         safe=False,
         points=("after-get",),
     )
@@ -185,7 +188,7 @@ class TimestampSet(TimestampGetset):
     about = replace(
         TimestampGetset.about,
         how="like timestamp-getset, but SET takes over an ended lock",
-        flaw="two callers can win a takeover; needs synchronised clocks",
+        flaw="two callers can take over the same ended lock, and the clocks must be synchronised",
     )
 
     def take_over(self, key: str, observed: bytes, end_ms: int) -> bool:
@@ -202,8 +205,14 @@ class Company2013(TimestampGetset):
 
     about = replace(
         TimestampGetset.about,
-        how="like timestamp-getset, but the release reads the key and deletes it if not expired",
-        flaw="a blocked owner deletes its successor's lock: it reads the successor's timestamp",
+        how=(
+            "like timestamp-getset, but a release reads the key and deletes it if its end time "
+            "has not passed"
+        ),
+        flaw=(
+            "a blocked owner reads the timestamp of its successor and then deletes the lock of "
+            "the successor"
+        ),
     )
 
     def give_back(self, lease: Lease) -> Outcome:
@@ -259,7 +268,9 @@ class SetNxLuaRecipe(PlainRecipe):
     about = About(
         how="one instance through redis-py: SET NX PX with a unique value, "
         "compare-and-delete in Lua",
-        flaw="none in the lock itself; that one instance is a single point of failure",
+        flaw=(
+            "the lock itself has no known flaw, but its only instance is a single point of failure"
+        ),
         safe=True,
     )
 
@@ -524,7 +535,10 @@ class WatchdogNaive(Watchdog):
     about = replace(
         Watchdog.about,
         how="like watchdog, but a plain PEXPIRE renews the lock",
-        flaw="after a pause it extends another caller's lock, and treats it as its own",
+        flaw=(
+            "after a pause, a caller may extend the lock of another caller and treat it as its "
+            "own lock"
+        ),
         safe=False,
     )
 

@@ -107,7 +107,10 @@ class ReaderWriterLate(ReaderWriter):
     about = replace(
         ReaderWriter.about,
         how="like reader-writer, but a writer first looks and then sets its key",
-        flaw="a caller that comes between a writer's look and its SET also holds the resource",
+        flaw=(
+            "if another caller takes the lock between the check and the SET of a writer, both "
+            "callers hold the lock"
+        ),
         safe=False,
         points=("after-check",),
     )

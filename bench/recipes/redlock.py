@@ -45,7 +45,10 @@ class RedlockRecipe(Observer):
 
     about = About(
         how="lockcore's Redlock asks all N instances at once, pipelined and multiplexed",
-        flaw="none known within its assumptions (bounded clock drift, delayed restart)",
+        flaw=(
+            "no known flaw under its assumptions: the clock drift is bounded, and crashed "
+            "instances restart late"
+        ),
         safe=True,
         most=None,
         usual=5,
@@ -74,7 +77,7 @@ class RedlockRecipe(Observer):
             raise UsageError(str(error)) from error
         except InstanceError as error:
             raise EnvironmentNotReadyError(
-                f"{error}; correct that, or name other instances with --target"
+                f"{error}; correct the cause, or name other instances with --target"
             ) from error
         if settings.attempts is not None:
             self._log = AttemptLog(settings.attempts, settings.process, lock.observe_every)
@@ -152,7 +155,10 @@ class RedlockSequential(PlainRecipe):
 
     about = About(
         how="Redlock through redis-py: one instance after another, always in the same order",
-        flaw="slow: N round trips, and a window for split votes of the same length",
+        flaw=(
+            "slow, because an attempt takes N round trips; split votes are possible during this "
+            "whole time"
+        ),
         safe=True,
         most=None,
         usual=5,
@@ -221,7 +227,10 @@ class RedlockRandomOrder(RedlockSequential):
     about = replace(
         RedlockSequential.about,
         how="like redlock-sequential, but every round asks the instances in a random order",
-        flaw="slow, and splits the votes more often than one common order",
+        flaw=(
+            "the recipe is slow, and it splits the votes more often than a recipe with one "
+            "common order"
+        ),
     )
 
     def __init__(self, servers: Sequence[PlainInstance], settings: RecipeSettings) -> None:

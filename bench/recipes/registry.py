@@ -112,8 +112,8 @@ class RecipeEntry:
             noun = "instance" if about.most == 1 else "instances"
             number = "1 was" if instances == 1 else f"{instances} were"
             raise UsageError(
-                f"the recipe {self.name} locks on {about.instances} {noun}, but {number} given; "
-                f"use --instances {about.usual}, or one --target for each"
+                f"the recipe {self.name} locks on {about.instances} {noun}, but {number} "
+                f"given; use --instances {about.usual}, or name each instance with --target"
             )
         for pause in pauses:
             if pause.point not in about.all_points:

@@ -229,7 +229,10 @@ class ReplicaFailover(PlainRecipe):
     """
 
     about = About(
-        how="SET NX PX on the master; an asynchronous replica is promoted at once when it dies",
+        how=(
+            "SET NX PX on the master; when the master dies, an asynchronous replica is promoted "
+            "at once"
+        ),
         flaw="the promoted replica may lack the key, so an acknowledged lock is granted again",
         safe=False,
         least=2,
@@ -300,7 +303,10 @@ class ReplicaDelayedPromotion(ReplicaFailover):
     about = replace(
         ReplicaFailover.about,
         how="like replica-failover, but a replica is promoted only after the longest TTL",
-        flaw="none in exclusion; after the master's death, no lock is possible for one TTL",
+        flaw=(
+            "no known flaw in mutual exclusion; after the death of the master, no lock is "
+            "granted for one TTL"
+        ),
         safe=True,
     )
 

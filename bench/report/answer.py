@@ -111,8 +111,7 @@ class Answer(Generic[Stored]):
         document = read_result(place)
         if document.get("kind") != self.kind:
             raise UsageError(
-                f"{place} is not a result of lockbench {self.kind}; name a result of lockbench "
-                f"{self.kind}"
+                f"{place} is a result of another command; name a result of lockbench {self.kind}"
             )
         return self.read(document, str(place))
 

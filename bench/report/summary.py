@@ -253,7 +253,7 @@ def _outcomes(result: RunResult) -> Sentence:
     spurious = result.safety.spurious_refusals
     served = []
     if unserved is not None and callers is not None:
-        hungry = f"{count(unserved)} of {counted(callers, 'caller')} never served"
+        hungry = f"{count(unserved)} of {counted(callers, 'caller')} never got a lease"
         served.append(hungry if unserved else "all callers served")
     # A refusal is spurious if no client can have held the lock in the meantime.
     served.append(f"{count(spurious)} spurious refusals")

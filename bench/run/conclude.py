@@ -420,14 +420,16 @@ def _warnings(
     about = find_recipe(evidence.scenario.recipe).about
     if safety.within_one_process and safety.verdict == "SAFE":
         yield (
-            "all callers ran in one process, so a lock that works only within one process would "
-            "look the same; test with --processes 2"
+            "all callers ran in one process, so this run cannot detect a lock that works "
+            "only within one process; test with --processes 2"
         )
     if not about.safe:
         yield (f"{evidence.scenario.recipe} {SHOWS_A_FLAW}; do not use this lock: {about.flaw}")
     for name, number in workers.added(report.figures for report in reports).items():
         if name not in COUNTED:
-            yield f"{evidence.scenario.recipe} counted {number} × {name.replace('_', ' ')}"
+            yield (
+                f"the recipe {evidence.scenario.recipe} counted {number} × {name.replace('_', ' ')}"
+            )
     # The verdict already names the deaths.
     if safety.verdict == "UNKNOWN" and not evidence.course.deaths:
         yield f"safety is unknown: {safety.reason}"
@@ -458,11 +460,13 @@ def _instance_warnings(instance: InstanceReport) -> Iterator[str]:
     if left is None:
         warnings.append("lockbench could not check whether keys were left behind")
     elif left:
-        warnings.append(f"keys of this run were left behind and are now unlinked: {left}")
+        warnings.append(
+            f"{left} keys of this run were left behind; lockbench has unlinked these keys"
+        )
     if instance.other_keys:
         warnings.append(
-            "keys with other names were left behind, and lockbench does not unlink these keys: "
-            f"{instance.other_keys}"
+            f"{instance.other_keys} keys with other names were left behind; lockbench does "
+            "not unlink these keys"
         )
     if warnings:
         yield f"instance #{instance.index} ({instance.address}): {'; '.join(warnings)}"

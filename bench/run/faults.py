@@ -222,12 +222,12 @@ class FaultTimeline:
             )
             self._stopped_before(until_ns)
         except Exception as error:  # noqa: BLE001 - the result reports every error
-            fault.failed = f"it did not begin: {error}"
+            fault.failed = f"the fault did not begin: {error}"
         try:
             fault.end()
         except Exception as error:  # noqa: BLE001 - as above
             fault.failed = "; ".join(
-                filter(None, (fault.failed, f"the fault could not be undone: {error}"))
+                filter(None, (fault.failed, f"lockbench could not undo the fault: {error}"))
             )
         fault.ended_ns = time.monotonic_ns()
 

@@ -126,8 +126,8 @@ def _require_same(begun: Plan, plan: Plan, folder: Path) -> None:
             for key, text in zip(differing, differences, strict=True)
         )
         raise UsageError(
-            f"the experiment in {folder} was begun with other options ({short}); give the same "
-            "options, or begin again with another --out"
+            f"the experiment in {folder} started with other options ({short}); use the same "
+            "options, or start a new experiment with another --out"
         )
 
 
@@ -151,11 +151,12 @@ def read_journal(folder: Path) -> tuple[Plan, Sequence[bytes], int]:
         return decoded(begun, dict[str, Plan])["plan"], lines, whole_bytes
     except OSError as error:
         raise UsageError(
-            f"{folder} has nothing to continue: {path.name}: {error.strerror}"
+            f"{folder} has no experiment to continue, because {path.name} cannot be read: "
+            f"{error.strerror}"
         ) from error
     except (ValueError, KeyError, MsgspecError):
         raise UsageError(
-            f"{path} is not the journal of an experiment; begin again with another --out"
+            f"{path} is not the journal of an experiment; start a new experiment with another --out"
         ) from None
 
 
@@ -170,6 +171,6 @@ def _sound(
             raise UsageError(
                 f"line {number} of {path} is not a part of this experiment "
                 f"({type(error).__name__}: {error}); remove the line to repeat this part, or "
-                "begin again with another --out"
+                "start a new experiment with another --out"
             ) from None
         yield piece

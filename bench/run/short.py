@@ -102,7 +102,7 @@ def require_earned(
         if result.verdict.word not in usable
     ]
     if wrong:
-        more = f"; and {len(wrong) - MOST_NAMED} more" if len(wrong) > MOST_NAMED else ""
+        more = f"; and {len(wrong) - MOST_NAMED} other runs" if len(wrong) > MOST_NAMED else ""
         raise UsageError(
             f"lockbench {command} needs runs with the verdict SAFE or VIOLATED, or only runs with "
             f"NOT TESTED. {len(wrong)} of {len(runs)} runs have another verdict: "

@@ -252,8 +252,8 @@ class Judge:
             )
         if evidence.lost:
             yield (
-                f"{evidence.lost:,} leases have no certain time, because the clock of their host "
-                "stepped"
+                f"the times of {evidence.lost:,} leases are uncertain, because the clock of "
+                "their host stepped"
             )
 
     def _verdict(
@@ -362,10 +362,11 @@ def not_tested(held: int, tested: int, capacity: int = 1, *, unasked: bool) -> s
         )
     if not held:
         return "no caller held its lease for any time; set --hold"
-    places = f"all {capacity} places were taken and " if capacity > 1 else ""
+    places = f"all {capacity} places are taken and " if capacity > 1 else ""
     return (
-        f"only {tested:,} of {held:,} leases were held while {places}another attempt was sent, "
-        f"but {TESTED_LEAST} are needed; raise --users, lower --resources, or raise --hold"
+        f"only {tested:,} of {held:,} held leases were tested, but {TESTED_LEAST} are needed "
+        f"(a lease is tested if {places}another attempt is sent while it is held); raise "
+        "--users, lower --resources, or raise --hold"
     )
 
 

@@ -126,14 +126,16 @@ class Otlp:
                 for kind, sent in self._sent.items()
             ]
             points = self.dropped.get("point", 0)
-            rejected = f", and rejected {points} points of those exports" if points else ""
-            reason = f"; it said: {reasons}" if reasons else ""
+            rejected = f", and it rejected {points} points in these exports" if points else ""
+            reason = f"; its reasons: {reasons}" if reasons else ""
             sentences.append(
-                f"telemetry: {self._settings.endpoint} took {' and '.join(took)}{rejected}{reason}"
+                f"telemetry: {self._settings.endpoint} accepted only "
+                f"{' and '.join(took)}{rejected}{reason}"
             )
         elif any(messages):
             sentences.append(
-                f"telemetry: {self._settings.endpoint} accepted everything, but answered: {reasons}"
+                f"telemetry: {self._settings.endpoint} accepted everything, but its answer "
+                f"contains a warning: {reasons}"
             )
         return sentences
 
@@ -342,8 +344,8 @@ class CollectorAnswers:
         except (ValueError, DecodeError, json_format.ParseError):
             pass
         raise ConnectionError(
-            f"it answers {response.status_code} with {media or 'bytes'}, which is not an OTLP "
-            "answer"
+            f"the answer has the status {response.status_code} and the content "
+            f"{media or 'bytes'}, so it is not an OTLP answer"
         )
 
     def listen(self, exporter: Any) -> None:
@@ -409,7 +411,7 @@ def _refuse_moved(response: HttpAnswer, **_: object) -> None:
     """
     if 300 <= response.status_code < 400:
         raise ConnectionError(
-            f"it answers {response.status_code} and redirects to "
+            f"the answer has the status {response.status_code} and redirects to "
             f"{response.headers.get('Location', 'nowhere')}"
         )
 

@@ -37,7 +37,7 @@ _FRAME_BYTES = 9
 _TEXT_BYTES = 5
 _HTTP = b"HTTP/"
 _REDIS_ERROR = re.compile(rb"-[A-Z]{3,}")
-_SPEAKS_REDIS = "speaks the Redis protocol; write the address of a collector"
+_SPEAKS_REDIS = "uses the Redis protocol; write the address of a collector"
 # If an address has no port, exporters add HTTP's default port or gRPC's usual port.
 _HTTP_PORT = 80
 _OTHER_PORT = 443
@@ -93,7 +93,7 @@ def _of_secure(place: tuple[str, int]) -> str:
     if _REDIS_ERROR.match(heard):
         return _SPEAKS_REDIS
     if heard.startswith((_HTTP, b"<")) or _is_settings(heard):
-        return "speaks no TLS; write http:// in front of it"
+        return "does not use TLS; write http:// in front of the address"
     return ""
 
 
@@ -117,11 +117,11 @@ def _of_plain(place: tuple[str, int], *, is_grpc: bool) -> str:
         return ""
     if is_grpc and line == _HTTP:
         return (
-            "speaks HTTP but not gRPC; try port 4317, or set "
+            "uses HTTP instead of gRPC; try port 4317, or set "
             "OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf"
         )
     if is_http_2 and line != _HTTP:
-        return "speaks gRPC; try port 4318, or set OTEL_EXPORTER_OTLP_PROTOCOL=grpc"
+        return "uses gRPC instead of HTTP; try port 4318, or set OTEL_EXPORTER_OTLP_PROTOCOL=grpc"
     return ""
 
 

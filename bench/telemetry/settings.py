@@ -189,8 +189,8 @@ def _words(environ: Environ, name: str) -> set[str]:
 def _ignored(environ: Environ) -> Iterator[str]:
     for name, choices in _KNOWN.items():
         if unknown := _words(environ, name) - set(choices):
-            ignored = f"{name} names {', '.join(sorted(unknown))}, which is ignored"
-            yield f"telemetry: {ignored}; there is only {', '.join(choices)}"
+            ignored = f"lockbench ignores {', '.join(sorted(unknown))} in {name}"
+            yield f"telemetry: {ignored}; the possible values are {', '.join(choices)}"
 
 
 def _exporters(environ: Environ, signal: str) -> set[str]:
@@ -255,8 +255,8 @@ def _page(environ: Environ) -> tuple[str, int]:
     port = _number(environ, "OTEL_EXPORTER_PROMETHEUS_PORT", 9464)
     if not 0 <= port <= 65535:
         raise UsageError(
-            f"OTEL_EXPORTER_PROMETHEUS_PORT is {port:g}, which is not a port; use 1 … 65535, or 0 "
-            "for any"
+            f"OTEL_EXPORTER_PROMETHEUS_PORT is {port:g}, which is not a port number; use a "
+            "number from 1 to 65535, or 0 for any free port"
         )
     return environ.get("OTEL_EXPORTER_PROMETHEUS_HOST") or "127.0.0.1", int(port)
 

@@ -89,11 +89,11 @@ PORT = Attribute("server.port", "port of the instance", origin="the run's instan
 SYSTEM = Attribute("db.system.name", "the kind of database", ("redis",))
 OPERATION = Attribute("db.operation.name", "the command that was timed", ("SET",))
 VOTE_ERROR = Attribute(
-    "error.type", "why the instance gave no successful answer", ("errored", "silent")
+    "error.type", "reason why the instance did not answer successfully", ("errored", "silent")
 )
 ERROR = Attribute(
     "error.type",
-    "why the instance gave no successful answer",
+    "reason why the instance did not answer successfully",
     origin="TIMEOUT, CLOSED, or the first word of an error reply",
 )
 FLEET = Attribute(
@@ -215,14 +215,15 @@ INSTRUMENTS: tuple[Instrument, ...] = (
     _histogram(
         "redlock.split_vote.dead_time",
         "s",
-        "for an acquire with a split vote: time from its start to the start of the winning round",
+        "time from the start of an acquire with a split vote to the start of its winning round",
     ),
     _gauge("redlock.leases.held", "{lease}", "callers holding a lease"),
     _gauge("redlock.callers.waiting", "{caller}", "callers that wait for a lease"),
     _counter(
         "redlock.handoff.turns",
         "{turn}",
-        "turns that one process passed to another process (retry policy `push`)",
+        "how often one process passed the turn for a resource to another process (retry "
+        "policy `push`)",
     ),
     _counter(
         "redlock.acquire.polls",
@@ -282,7 +283,7 @@ INSTRUMENTS: tuple[Instrument, ...] = (
     _counter(
         "redlock.load.time",
         "s",
-        "how long the users of the run have worked; stops when the users stop",
+        "time for which the users of the run have worked; it stops growing when the users stop",
     ),
     _counter(
         "redlock.load.late_starts",
@@ -313,7 +314,7 @@ INSTRUMENTS: tuple[Instrument, ...] = (
     _gauge(
         "redlock.run.active",
         "{run}",
-        "1 while the users of the run work, 0 after the users have stopped",
+        "1 if the users of the run are working, 0 after the users have stopped",
     ),
     _gauge(
         "redlock.run.info",
@@ -409,7 +410,7 @@ INSTRUMENTS: tuple[Instrument, ...] = (
     _gauge(
         "redis.aof.rewrite_in_progress",
         "{rewrite}",
-        "1 while the instance rewrites its AOF (aof_rewrite_in_progress of INFO)",
+        "1 if the instance is rewriting its AOF (aof_rewrite_in_progress of INFO)",
         *_INSTANCE,
     ),
 )

@@ -104,7 +104,10 @@ def _cores() -> Fact:
         "" if cores >= 2 else "servers and load share one core or less, so rates are lower bounds"
     )
     if quota is not None and not advice:
-        advice = "give more CPU than the load needs: a run that the quota throttles is INVALID"
+        advice = (
+            "raise the CPU quota above the need of the load; a run is INVALID if the quota "
+            "throttles it"
+        )
     return _fact("cores", f"{cores:g} usable{limit}", advice)
 
 
@@ -116,7 +119,7 @@ def _disk(folder: Path) -> Fact:
             "fdatasync", str(error), Status.MISSING, "set TMPDIR to a folder where you may write"
         )
     p99 = "" if latency.p99_s is None else f", p99 {latency.p99_s * 1e6:.0f} µs"
-    value = f"p50 {latency.p50_s * 1e6:.0f} µs{p99} over {latency.count} appends in {folder}"
+    value = f"p50 {latency.p50_s * 1e6:.0f} µs{p99}, from {latency.count} appends in {folder}"
     advice = (
         ""
         if latency.p50_s >= _UNREAL_S
@@ -130,7 +133,9 @@ def _faults() -> Iterator[Fact]:
         reasons = why_not_here(find_server())
     except BenchError as error:
         yield _fact(
-            "faults", f"not tried: {error}", "install a server first: faults are tried on a server"
+            "faults",
+            f"not tried: {error}",
+            "install a server, because lockbench tries faults on a server",
         )
         return
     yield _fact("faults", ", ".join(kind for kind, reason in reasons.items() if reason is None))
@@ -146,7 +151,8 @@ def _fact(name: str, value: str, advice: str = "") -> Fact:
 
 
 _ASKED = (
-    "this user has no HELLO 3 or CLIENT TRACKING: a flush is not noticed; see lockcore/README.md"
+    "this user may not call HELLO 3 or CLIENT TRACKING, so clients do not notice FLUSHALL; "
+    "see lockcore/README.md"
 )
 
 
@@ -224,7 +230,7 @@ def _configuration(url: str) -> Iterator[Fact]:
             if far
             else ""
         )
-        yield _fact("latency", f"PING p50 {settings.reply_s * 1e3:.2f} ms", advice)
+        yield _fact("latency", f"p50 of PING: {settings.reply_s * 1e3:.2f} ms", advice)
     for warning in settings.warnings:
         yield Fact("settings", warning, Status.LIMITED, "allow this command, or ask the operator")
     if settings.persistence:

@@ -336,7 +336,7 @@ class Fleet:
                 return
             if time.monotonic() > deadline:
                 raise self._did_not_start(
-                    min(waiting), f"did not answer PING within {TIMEOUT_S:g} s"
+                    min(waiting), f"did not answer a PING within {TIMEOUT_S:g} s"
                 )
             # A server sends no signal when it begins to listen. So this code asks it again and
             # again.

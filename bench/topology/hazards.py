@@ -61,14 +61,12 @@ def persistence_of(info: Mapping[str, object], fsync: str | None) -> str:
     if fsync is None:
         return ""
     snapshots = (
-        ""
-        if fsync != "none" or not info.get("rdb_saves")
-        else ", except the locks in its last snapshot"
+        "" if fsync != "none" or not info.get("rdb_saves") else " that is not in its last snapshot"
     )
     return {
         "none": (
-            f"no AOF: a restart loses every lock{snapshots}; then it must not vote until the "
-            "longest TTL has passed"
+            f"no AOF, so a restarted server has lost every lock{snapshots}; it must not vote "
+            "until the longest TTL has passed"
         ),
         "no": "AOF, synced when the kernel decides; a power cut may lose half a minute of locks",
         "everysec": "AOF, synced every second; a power cut loses about a second of locks",
@@ -94,7 +92,8 @@ def _memory(info: Mapping[str, object], config: Mapping[str, str]) -> Iterator[H
     if policy == NO_EVICTION and used and used > NEARLY_FULL * most:
         yield Hazard(
             "memory",
-            f"{used / most:.0%} of maxmemory {size} is used; a full server grants no lock (OOM)",
+            f"the server uses {used / most:.0%} of its maxmemory {size}; a full server grants "
+            "no lock (OOM)",
             "raise maxmemory, or free memory",
         )
 
@@ -125,8 +124,8 @@ def _connections(config: Mapping[str, str]) -> Iterator[Hazard]:
     if idle_s:
         yield Hazard(
             "timeout",
-            f"it closes connections that are idle for {idle_s} s, so a client that locks rarely "
-            "must connect again",
+            f"the server closes a connection that is idle for {idle_s} s, so a client with "
+            "few requests must often connect again",
             "set timeout 0",
         )
     if config.get("protected-mode") == "yes":

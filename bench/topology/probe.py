@@ -169,9 +169,13 @@ def inspect(
             f"{', '.join(addresses)} ({reason})" for reason, addresses in missing.items()
         )
         number = sum(map(len, missing.values()))
-        advice = "; to continue without, use --allow-missing" if number < len(facts) / 2 else ""
+        advice = (
+            "; use --allow-missing to continue without these targets"
+            if number < len(facts) / 2
+            else ""
+        )
         raise EnvironmentNotReadyError(
-            f"{number} of {len(facts)} targets cannot be used: {reasons}{advice}"
+            f"lockbench cannot use {number} of {len(facts)} targets: {reasons}{advice}"
         )
     return facts
 
@@ -338,7 +342,7 @@ def _described(client: redis.Redis, target: InstanceTarget, *, channels: bool) -
         info = client.info("all")
     except NoPermissionError:
         # A program other than a server, such as a proxy, may refuse INFO in another way.
-        warnings.append("this user may not call INFO, so the figures of INFO are unknown")
+        warnings.append("this user may not call INFO, so the values that INFO reports are unknown")
     config: dict[str, str] = _allowed(lambda: _configured(client), "CONFIG GET", warnings) or {}
     if info.get("redis_mode") == "sentinel":
         return InstanceFacts(0, target.address, target.is_tls, unreachable=SENTINEL)
@@ -435,7 +439,7 @@ def _allowed(ask: Callable[[], Answer], command: str, warnings: list[str]) -> An
         return ask()
     except ResponseError as error:
         lacking = "allowed for this user" if isinstance(error, NoPermissionError) else "available"
-        warnings.append(f"{command} is not {lacking}, so its figures are unknown")
+        warnings.append(f"{command} is not {lacking}, so the values that it reports are unknown")
     return None
 
 

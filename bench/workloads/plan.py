@@ -247,7 +247,10 @@ def add_options(parser: Any) -> None:
     parser.add_argument(
         RESULT,
         metavar="DIR",
-        help="the folder of the result; a headless run then works like `lockbench run --out DIR`",
+        help=(
+            "folder for the result; with this option, a headless run works like `lockbench run "
+            "--out DIR`"
+        ),
         include_in_web_ui=False,
     )
 

@@ -38,7 +38,7 @@ def sentence_of(error: BaseException, stage: str = "") -> str:
         text = " ".join(str(error).split())
         text = f": {secrets().sentence(text)[:LONGEST]}" if text else ""
     except Exception:  # noqa: BLE001 - a text that raises must not hide that the lock has raised
-        text = ", whose text raises one, too"
+        text = ", whose text is unknown, because str() raised another exception"
     where = ", ".join(filter(None, (stage, place_of(error))))
     return f"{type(error).__name__}{text} ({where})"
 

@@ -70,9 +70,9 @@ NO_IDENTITY = (
 )
 MEANINGS = {
     IdentityKind.RUN_ID: "every restart is noticed",
-    IdentityKind.REPLICATION_ID: "the server reports no run_id, so a new master_replid counts as a "
-    "restart; a first replica also changes master_replid, and the instance then has no vote for "
-    "max_ttl",
+    IdentityKind.REPLICATION_ID: "the server reports no run_id, so a new master_replid counts as "
+    "a restart; the first replica also changes master_replid, and then the instance does not vote "
+    "for max_ttl",
     IdentityKind.PROCESS: (
         "the server reports neither run_id nor master_replid, so a new "
         "process_id or start time counts as a restart; lockcore cannot notice "

@@ -101,7 +101,9 @@ class Framing:
                     self._read = at - start
                     return NOT_WHOLE
                 if stop <= len(data) and data[stop - 2 : stop] != b"\r\n":
-                    raise self._nonsense("a text is longer than its header says")
+                    raise self._nonsense(
+                        "it sent a text that is longer than the length in its header"
+                    )
             elif kind in _LISTS:
                 if kind != b"*" or content != b"-1":
                     within = self._length(content)
@@ -109,7 +111,7 @@ class Framing:
                         within *= 2
                     self._check_room(stop - start + SHORTEST_REPLY * (within + sum(self._open) - 1))
             elif kind not in _LINES:
-                raise self._nonsense(f"a reply that begins with {data[at : at + 1]!r}")
+                raise self._nonsense(f"it sent a reply that begins with {data[at : at + 1]!r}")
             else:
                 self._check_room(stop - start)
             self._count(within)

@@ -220,8 +220,8 @@ class Replies:
             ) from error
         if value is NOT_YET or parser.has_data():
             raise ProtocolError(
-                f"{self._address} does not speak RESP2 or RESP3: it gives two different ends of "
-                "one reply"
+                f"{self._address} does not speak RESP2 or RESP3: its reply has two different "
+                "possible ends"
             )
         return value
 

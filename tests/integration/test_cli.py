@@ -120,7 +120,7 @@ def test_without_a_command_the_help_is_shown(lockbench: Lockbench) -> None:
 def test_an_unreachable_target_is_named_without_its_password(lockbench: Lockbench) -> None:
     url = f"redis://user:hunter2@127.0.0.1:{free_port()}"
     sentence = refused(lockbench("run", "--target", url, "--quiet"), 3)
-    assert "1 of 1 targets cannot be used: 127.0.0.1:" in sentence
+    assert "lockbench cannot use 1 of 1 targets: 127.0.0.1:" in sentence
     assert "connection refused" in sentence
     assert "hunter2" not in sentence
 

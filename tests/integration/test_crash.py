@@ -160,6 +160,6 @@ def test_a_matrix_that_was_ended_goes_on_where_it_stopped(
         assert f"--out {folder}" in err
     ended = lockbench(*words, "--json")
     assert ended.returncode == 0, ended.stderr
-    assert f"plan: 6 cuts in 2 groups, {kept} of them already done" in ended.stderr
+    assert f"plan: 6 cuts in 2 groups ({kept} cuts are already done)" in ended.stderr
     assert [row["cuts"] for row in json.loads(ended.stdout)["rows"]] == [3, 3, 3]
     assert not (folder / JOURNAL_NAME).exists()

@@ -143,7 +143,7 @@ def test_silent_instances_are_named_and_do_not_hold_up_the_rest(
         addresses = [f"{HOST}:{instance.port}" for instance in fleet.instances]
         assert addresses[0] not in str(failed.value)
         assert all(address in str(failed.value) for address in addresses[1:])
-        assert "4 of 5 targets cannot be used" in str(failed.value)
+        assert "lockbench cannot use 4 of 5 targets" in str(failed.value)
         allowed = inspect(fleet.urls, allow_missing=True)
         assert [fact.unreachable is None for fact in allowed] == [True, False, False, False, False]
 
@@ -265,7 +265,7 @@ def test_what_is_no_server_at_all_is_unreachable_not_a_crash() -> None:
         pytest.raises(EnvironmentNotReadyError, match="no.such.host.invalid:1 "),
     ):
         inspect(["redis://no.such.host.invalid:1"])
-    with pytest.raises(EnvironmentNotReadyError, match="1 of 1 targets cannot be used"):
+    with pytest.raises(EnvironmentNotReadyError, match="lockbench cannot use 1 of 1 targets"):
         inspect([f"unix:///nowhere/{kept.number}.sock"])
     kept.release()
 

@@ -73,8 +73,8 @@ def sheet(result: CapacityResult, place: str = "") -> Sheet:
         best = max(points, key=lambda point: point.capacity.low or 0.0)
         keys = _keys(best, result)
         choice = (
-            f"the best setting is {point_name(best.variables)}: the lower end of its range is the "
-            "highest"
+            f"the best setting is {point_name(best.variables)}, because the lower end of its "
+            "range is the highest"
         )
         lines = (*_sweep_lines(result), to_do(choice, "choose"), *_unmeasured(result))
     return sheet_of(
@@ -286,8 +286,8 @@ def _own_share(point: CapacityPoint) -> str:
         return ""
     times = f"the {figure} at {rate_text(near.rate_per_s)}/s is {latency(whole)}"
     return (
-        f"{times}; this machine caused {latency(min(late, whole))} of it, because it woke the "
-        "load process late"
+        f"{times}; this machine added {latency(min(late, whole))}, because the machine woke "
+        "the load process late"
     )
 
 

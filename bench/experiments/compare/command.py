@@ -106,8 +106,8 @@ def _options(command: Command, kind: Kind) -> Command:
             metavar="KEY",
             type=KEY,
             multiple=True,
-            help="the setting that may differ between the sides; KEY=A,B adds one side for "
-            "each value",
+            help="a setting that may differ between the sides; KEY=A,B makes one side for each "
+            "value",
         ),
         hosts_options,
         scenario_options("recipe", usual={"duration": "1.5s at most", "warmup": "0.3s at most"}),
@@ -177,7 +177,7 @@ def compare(
     metavar="X",
     type=click.Path(),
     default="",
-    help="the side that the candidate must not be worse than",
+    help="the reference side; the gate fails if the candidate is worse than this side",
 )
 @click.option(
     "--candidate",
@@ -220,14 +220,14 @@ def gate(
     from bench.experiments.compare.sides import Named, is_stored, opened, read_named
 
     if not baseline:
-        raise UsageError("no baseline was named: give the side to compare with as --baseline")
+        raise UsageError("the baseline is missing; name the reference side with --baseline")
     named_things = [read_named(baseline, repo)]
     if candidate:
         named_things.append(read_named(candidate, repo))
     elif named_things[0].kind in ("revision", "library"):
         named_things.append(Named("the code here", "here"))
     else:
-        raise UsageError("no candidate was named: give the side to judge as --candidate")
+        raise UsageError("the candidate is missing; name the side to judge with --candidate")
     terms = ComparisonOptions.of(values)
     if is_stored(named_things):
         return _stored("gate", named_things, outputs, terms)
@@ -247,9 +247,8 @@ def _now(
 
     if terms.expect_workers and any(side.python_path for side in sides):
         raise UsageError(
-            "option --expect-workers: other hosts run the lockbench that is installed there, so "
-            "they cannot run another revision or installed version; compare scenarios or recipes "
-            "with them, or use one host"
+            "option --expect-workers: each host runs its own installed lockbench and cannot "
+            "run another revision or version; use one host, or compare scenarios or recipes"
         )
     scenarios, bind = led([side.scenario for side in sides], values, quiet=outputs.quiet)
     sides = [
@@ -349,7 +348,7 @@ def _metrics(
     for metric in judged:
         if metric.name not in comparable:
             some = nearest(metric.name, comparable) or f"; compared are {', '.join(usual)}"
-            raise UsageError(f"option --metric: {metric.name} is not compared{some}")
+            raise UsageError(f"option --metric: lockbench cannot compare {metric.name}{some}")
     others = [] if kind == "compare" else [metric for metric in shown if metric not in judged]
     return judged, tuple(others)
 

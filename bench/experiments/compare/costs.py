@@ -89,7 +89,8 @@ def costs_of(side: Side, server: str | None) -> Costs:
     scenario = side.scenario
     if find_recipe(scenario.recipe).about.replicated:
         raise EnvironmentNotReadyError(
-            f"{scenario.recipe} needs a master and replicas: nothing was counted"
+            f"lockbench cannot count the costs of {scenario.recipe}, because this recipe "
+            "needs a master and replicas"
         )
     # The child starts in the root folder. Otherwise Python would import files of the current folder
     # before the side's own packages.
@@ -137,7 +138,7 @@ def _asked(child: Child, line: str, expected: str, relay: CountingRelay) -> Coun
         )
     if answer != expected:
         raise EnvironmentNotReadyError(
-            "the costs of an acquire and its release could not be counted: "
+            "lockbench could not count the costs of one acquire and its release: "
             f"{answer.removeprefix('refused ')}"
         )
     return counts
@@ -329,7 +330,7 @@ def serve() -> None:
         for _ in sys.stdin:
             lease = recipe.acquire(RESOURCE, order["ttl_ms"], 0)
             if not isinstance(lease, Lease):
-                _say(f"refused the lock was not granted: {lease}")
+                _say(f"refused the acquire returned {lease} instead of a lease")
                 return
             recipe.release(lease)
             _say("done" if _is_used(order["folders"]) else "unused")

@@ -30,7 +30,10 @@ COMPARE = Question(
         "lockbench compare --recipe redlock --recipe redlock-sequential",
         "lockbench compare before after",
     ),
-    note="A, B: results, folders of results, or scenarios; the others are compared with the first.",
+    note=(
+        "A and B are results, folders of results or scenarios. lockbench compares every side "
+        "with the first side."
+    ),
 )
 GATE = Question(
     "gate",

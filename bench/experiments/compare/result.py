@@ -33,8 +33,8 @@ class ComparedSide(Section, frozen=True, kw_only=True):
     environment: Annotated[
         Environment | None,
         says(
-            "the machine on which the side ran, with this side's versions of lockcore "
-            "and of other packages"
+            "machine of the side's runs, with the versions of lockcore and of other packages "
+            "that the side used"
         ),
     ]
 
@@ -78,7 +78,8 @@ class Judged(TwoSides, frozen=True, kw_only=True):
     role: Annotated[
         Literal["judged", "shown", "noise"],
         says(
-            "use of the comparison; noise means that the first side is compared with itself (A/A)"
+            "purpose of this comparison; noise means a comparison of the first side with "
+            "itself (A/A)"
         ),
     ] = "judged"
     ratio: Annotated[
@@ -246,7 +247,11 @@ class ComparisonResult(Document, frozen=True, kw_only=True):
         ComparedVerdict, says("the verdict in one word, with the reasons for the verdict")
     ]
     planned_pairs: Annotated[
-        Count, says("number of requested rounds; a gate stops earlier if its answer is certain")
+        Count,
+        says(
+            "number of requested rounds; a gate may stop after fewer rounds, as soon as its "
+            "answer is certain"
+        ),
     ]
     sides: Annotated[
         tuple[ComparedSide, ...],
@@ -257,13 +262,18 @@ class ComparisonResult(Document, frozen=True, kw_only=True):
         Share, says("the largest change for the worse that still counts as equal")
     ]
     finished_pairs: Annotated[Count, says("rounds whose runs all finished")]
-    paired: Annotated[bool, says("true if the sides were run in pairs, false for stored results")]
+    paired: Annotated[
+        bool, says("true if lockbench ran the sides in pairs; false if it compared stored results")
+    ]
     in_turns: Annotated[
-        bool, says("true if the sides alternated in time slices of a tenth of a second")
+        bool, says("true if the sides ran in turn, each in time slices of 0.1 s")
     ] = False
     looks: Annotated[
         tuple[Count, ...],
-        says("the numbers of pairs after which the gate judges; it may stop there"),
+        says(
+            "numbers of pairs after which the gate judges the pairs so far; the gate may stop "
+            "after each of these numbers"
+        ),
     ] = ()
     repeated_pairs: Annotated[
         Count, says("number of rounds that were repeated because a run was INVALID")
@@ -277,7 +287,7 @@ class ComparisonResult(Document, frozen=True, kw_only=True):
     missed_ratio: Annotated[
         Share,
         says(
-            "the accepted probability that a gate passes a candidate that is worse by the whole "
+            "probability that a gate passes although the candidate is worse by exactly the "
             "tolerance"
         ),
     ]

@@ -126,9 +126,9 @@ def is_stored(sides: list[Named]) -> bool:
     stored = [one.label for one in sides if one.kind == "stored"]
     if 0 < len(stored) < len(sides):
         raise UsageError(
-            f"{stored[0]} is a stored result, and the other side would be run now. Runs from "
-            "different hours do not compare fairly. Give two stored results, or two sides to run "
-            "(scenarios or revisions)"
+            f"{stored[0]} is a stored result, but lockbench would have to run the other side "
+            "now. A comparison of runs from different hours is not fair. Give two stored "
+            "results, or two sides to run (scenarios or revisions)"
         )
     return bool(stored)
 
@@ -275,9 +275,9 @@ def _require_here(other: Named, folders: Sequence[str]) -> None:
         wrong = _imported_elsewhere(folders, (), top)
     if wrong:
         raise UsageError(
-            f"the code here would pass against {other.label} whatever changed, because {wrong}; "
-            "install it editable (pip install --editable .), or name the change as a revision, "
-            "too (--candidate git:HEAD)"
+            f"a gate of the code in this folder against {other.label} would always pass, "
+            f"because {wrong}; install the code in editable mode (pip install --editable .), "
+            "or name a revision as the candidate (--candidate git:HEAD)"
         )
 
 

@@ -80,14 +80,16 @@ def _advice(result: ComparisonResult) -> Iterator[Sentence]:
         more = "--pairs allows more of them" if result.paired else "store more runs of each side"
         yield to_do(f"measure more pairs: {more}", "next")
     elif result.kind == "gate":
-        yield to_do("take the change: no judged figure got worse by more than allowed")
+        yield to_do(
+            "accept the change, because no judged figure got worse by more than the tolerance"
+        )
     if untested := _untested(result):
         names = ", ".join(untested)
-        yield not_measured(f"whether the lock of {names} is safe: set --hold")
+        yield not_measured(f"the safety of the lock in {names}; set --hold to test the safety")
     if not any(entry.metric == "acquire.p99" for entry in result.metrics if entry.role == "judged"):
-        yield not_measured("the slowest acquires: --metric acquire.p99 judges them")
+        yield not_measured("the slowest acquires; use --metric acquire.p99 to judge these acquires")
     if result.sides[0].scenario:
-        yield not_measured("other loads, other machines and other hours")
+        yield not_measured("other loads, other machines and other times of the day")
 
 
 def _headline(result: ComparisonResult) -> str:
@@ -129,9 +131,9 @@ def _gate_names(result: ComparisonResult) -> str:
     if status != "pass":
         return f"it is not known whether {candidate} is worse than {baseline}"
     names = [_short(entry.metric) for entry in result.metrics if entry.role == "judged"]
-    p99 = "" if "p99" in names else "; p99 not judged"
+    p99 = "" if "p99" in names else "; the p99 was not judged"
     listed = " and ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))
-    return f"{candidate}: {listed} at most {tolerance} worse than {baseline}{p99}"
+    return f"{candidate} is at most {tolerance} worse than {baseline} in {listed}{p99}"
 
 
 def _short(metric: str) -> str:
@@ -249,7 +251,7 @@ def _lines(result: ComparisonResult) -> Iterator[tuple[str, str]]:
         untested = "".join(f"; {label}: not tested" for label in _untested(result))
         yield (
             "safety",
-            f"{count(faults)} violations in the {count(leases)} tested leases of {many}{untested}",
+            f"{count(faults)} violations in {count(leases)} tested leases of {many}{untested}",
         )
     elif result.runs:
         yield (
@@ -262,7 +264,10 @@ def _lines(result: ComparisonResult) -> Iterator[tuple[str, str]]:
         of, test = ("the pairs'", "Wilcoxon") if result.paired else ("all", "Mann-Whitney")
         yield (
             "interval",
-            f"{', '.join(sure)}: Hodges-Lehmann of {of} log ratios, exact {test} interval",
+            (
+                f"{', '.join(sure)}: Hodges-Lehmann estimate over {of} log ratios, with an exact "
+                f"interval ({test})"
+            ),
         )
         if result.paired:
             equal = (
@@ -350,8 +355,8 @@ def _figure(result: ComparisonResult, side: int, entries: Sequence[Judged]) -> F
         if value
     ]
     allowed = (
-        f"the mark in each row shows the tolerance ({result.tolerance_ratio * 100:g} %, and less "
-        "for CPU)"
+        f"the mark in each row shows the tolerance, which is {result.tolerance_ratio * 100:g} "
+        "% and smaller for CPU"
     )
     about = (
         f"Each row shows the change of a figure with its interval; {allowed}; a change whose "

@@ -53,11 +53,11 @@ def answer(page: PlannerPage) -> str:
     if best is None:
         return NOTHING_SAFE if ways else NOTHING_YET
     setting = "no append-only file" if best.policy == "none" else f"appendfsync {best.policy}"
-    back = "a crashed server may start again at once"
+    back = "you may start a crashed server again at once"
     if best.restart == "delayed":
         back = "start a crashed server only when your longest TTL is over"
     elif best.abstention:
-        back = "clients that let a restarted server abstain for your longest TTL"
+        back = "let the clients ignore the votes of a restarted server for your longest TTL"
     return f"{setting}, and {back}"
 
 
@@ -145,18 +145,22 @@ def _choice(page: PlannerPage, way: Way, losses: Losses) -> str:
         )
     elif way.abstention:
         how = (
-            "restart at once, and let clients abstain. With lockcore, clients abstain if each "
-            "client sets max_ttl_ms to your longest TTL. The servers need no change"
+            "restart at once, and let the clients ignore restarted servers. With lockcore, "
+            "each client does this if it sets max_ttl_ms to your longest TTL. The servers need no "
+            "change"
         )
     else:
         how = "restart at once. The servers and the clients need no change"
-    price = f"No new locks for at most {wait_text(page, way, losses)} after a crash of most servers"
+    price = (
+        "After a crash of most servers, no lock is granted for up to "
+        f"{wait_text(page, way, losses)}"
+    )
     if way.policy == "always":
         costs = page.always_costs
         price += (
             f". Always costs {costs}, {RATIO}"
             if costs
-            else ". The cost of always is not known on this machine"
+            else ". The cost of the policy always is unknown on this machine"
         )
     return f"{way.policy}, {how}. {losses.evidence}. {price}."
 
@@ -168,7 +172,10 @@ def _delay(page: PlannerPage) -> str:
         delay_s = math.ceil(page.longest_ttl_ms / 1000 * DRIFT_FACTOR + DRIFT_S)
         more = ", with a longer TimeoutStartSec" if delay_s >= UNIT_TIMEOUT_S else ""
         sleep = f"{delay_s}{more}"
-    return f"the unit waits before each start (systemd: ExecStartPre=/bin/sleep {sleep})"
+    return (
+        "before each start, let systemd wait with this line in the unit file: "
+        f"ExecStartPre=/bin/sleep {sleep}"
+    )
 
 
 def _why_not_none(ways: Ways) -> str:
@@ -178,11 +185,11 @@ def _why_not_none(ways: Ways) -> str:
     at_once = ways.get(Way("none", "at-once", abstention=False))
     if delayed is None or not delayed.is_safe:
         return ""
-    text = f"The policy none is as safe, as long as every restart is delayed: {delayed.evidence}."
+    text = f"The policy none is equally safe if every restart is delayed: {delayed.evidence}."
     if at_once is None or not at_once.double_grants:
         return text
     twice = f"{at_once.double_grants:,} of {at_once.asked:,} locks were granted twice"
-    text += f" A server that starts without this delay has forgotten every lock: {twice}."
+    text += f" A server that starts without this delay has forgotten all its locks: {twice}."
     everysec = ways.get(Way("everysec", "at-once", abstention=False))
     if everysec and everysec.asked:
         text += (

@@ -82,8 +82,11 @@ def _duration(least: str, most: str) -> Read:
 
 
 _CALLERS = Several(click.IntRange(1, MOST_CALLERS))
-_OFTEN = f"time slices of each policy  [{REPEATS}; with --quick or a scenario {QUICK_REPEATS}]"
-_LONG = f"time of each load  [{SECONDS:g}s; with a scenario {SCENARIO_SECONDS:g}s]"
+_OFTEN = (
+    f"number of time slices for each policy  [{REPEATS}; with --quick or a scenario "
+    f"{QUICK_REPEATS}]"
+)
+_LONG = f"duration of each load  [{SECONDS:g}s; with a scenario {SCENARIO_SECONDS:g}s]"
 _CALLING = "concurrent callers, each with a connection to every instance  [1,16]"
 _HELD = "measure only two loads: 1 caller, and 16 callers that hold a lock for 5 ms"
 
@@ -128,7 +131,7 @@ class FsyncOptions(Options):
     "--instances",
     metavar="N,…",
     type=Several(click.IntRange(1, 15)),
-    help="how many servers  [1,3; with --target: all of them]",
+    help="number of servers  [1,3; with --target: all targets]",
 )
 @click.option("--users", "--clients", "clients", metavar="C,…", type=_CALLERS, help=_CALLING)
 @click.option(
@@ -138,7 +141,7 @@ class FsyncOptions(Options):
     "--latency",
     metavar="TIME,…",
     type=Several(_duration("0", "1s")),
-    help="time added to every fsync; raw means no added time  [raw,2ms]",
+    help="delay that lockbench adds to every fsync; raw means no delay  [raw,2ms]",
 )
 @click.option("--repeats", metavar="R", type=click.IntRange(1, 100), help=_OFTEN)
 @click.option(
@@ -151,7 +154,7 @@ class FsyncOptions(Options):
     metavar="URL",
     type=Read("URL", parse_target),
     multiple=True,
-    help="your own server, instead of servers that lockbench starts (repeatable)",
+    help="address of your own server; lockbench then starts no servers (repeatable)",
 )
 @click.option(
     "--allow-config",
@@ -188,8 +191,7 @@ def fsync(outputs: Outputs, **values: object) -> Done[FsyncResult]:
         targets = load(options.scenario).targets
     if options.allow_config and not targets:
         raise UsageError(
-            "option --allow-config is only for servers that lockbench did not start: name them "
-            "with --target"
+            "option --allow-config is only for your own servers; name your servers with --target"
         )
     plan = fsync_plan_of(replace(options, targets=targets))
     if disk is not None and not disk.is_dir():
@@ -254,7 +256,7 @@ def fsync_plan_of(options: FsyncOptions) -> FsyncPlan:
 def _taken(path: Path, scenario: Scenario) -> str:
     rate = ""
     if scenario.rate_per_s is not None:
-        rate = f", its rate of {scenario.rate_per_s:g}/s (lockbench searches the maximum)"
+        rate = f" and its rate of {scenario.rate_per_s:g}/s (lockbench measures the maximum rate)"
     return (
         f"lockbench uses these settings of {path.name}: {scenario.users} users, "
         f"{scenario.processes} processes, a hold time of {delay_text(scenario.hold)}, and the "
@@ -409,8 +411,10 @@ def crash_plan_of(options: CrashOptions) -> CrashPlan:
     every = (quick_crashes if options.quick else full_crashes)(instances)
     crashes = tuple(one for one in every if one.policy in policies and one.kind in kinds)
     if not crashes:
-        more = "; leave --quick out to get more combinations" if options.quick else ""
-        raise UsageError(f"no crash combines one of these policies with one of these kinds{more}")
+        more = "; without --quick there are more combinations" if options.quick else ""
+        raise UsageError(
+            f"lockbench has no crash with one of these policies and one of these kinds{more}"
+        )
     cuts = options.cuts or CUTS
     return CrashPlan(crashes, cuts, options.rate, options.seed, options.quick, options.latency_ms)
 

@@ -262,7 +262,8 @@ class OneCut:
             losses, contests = await self._back(stack)
             if not any(loss.at_stake for loss in losses) or not any(one.asked for one in contests):
                 raise EnvironmentNotReadyError(
-                    "this machine is too slow: after the crash no lock was still valid"
+                    "this machine is too slow, because every lock had ended before the "
+                    "crashed server was back"
                 )
             return CutFacts(
                 self._crash,

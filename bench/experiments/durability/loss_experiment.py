@@ -160,7 +160,7 @@ class _Cuts:
         require_descriptors(DEPTH * self._lanes, _CLIENTS)
         total = len(self._plan.orders)
         cuts_done = len(self._journal.pieces)
-        before = f", {cuts_done:,} of them already done" if cuts_done else ""
+        before = f" ({cuts_done:,} cuts are already done)" if cuts_done else ""
         self._show(
             f"plan: {total:,} cuts in {len(self._plan.crashes)} groups{before}; {self._pace.left}"
         )

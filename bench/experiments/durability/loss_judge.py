@@ -229,14 +229,17 @@ def judge_loss(losses: CrashGroup) -> Judged:
         kept_apart = losses.fsync_in_flight.apart and losses.fsync_in_flight.cuts == losses.cuts
         return (
             NOT_KNOWN,
-            "a sync was in flight in every cut, so nothing could be judged"
+            "every cut happened during a sync, so no cut could be judged"
             if kept_apart
-            else "no acknowledged lock was at stake",
+            else "no acknowledged lock was still valid after a crash",
         )
     if losses.expected_loss == "some" and not losses.lost_total:
         return NOT_SHOWN, "nothing was lost"
     if losses.expected_loss == "nearly-all" and losses.lost_share < NEARLY_ALL:
-        return NOT_SHOWN, f"only {losses.lost_share:.0%} of the locks at stake were lost"
+        return NOT_SHOWN, (
+            f"the crashed servers lost only {losses.lost_share:.0%} of the locks that were still "
+            "valid"
+        )
     return AS_EXPECTED, None
 
 
@@ -282,7 +285,7 @@ def judge_double_grants(row: CrashRow) -> Judged:
     doubled = row.double_grants
     if expected == "none-unless-in-flight":
         if row.fsync_in_flight.cuts == row.cuts:
-            return NOT_KNOWN, "a sync was in flight in every cut, so nothing could be judged"
+            return NOT_KNOWN, "every cut happened during a sync, so no cut could be judged"
         doubled -= row.double_grants_apart
     if expected in ("none", "none-unless-in-flight"):
         message = f"{doubled} locks were granted a second time while they were valid"

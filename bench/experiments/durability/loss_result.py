@@ -34,14 +34,18 @@ class SyncInFlight(Section, frozen=True, kw_only=True):
     cuts: Annotated[
         Count,
         says(
-            "cuts in which a sync was running, just finished, or requested when an instance ended"
+            "number of cuts during a sync: when an instance ended, a sync was running, "
+            "requested or just finished"
         ),
     ]
     apart: Annotated[
         bool,
-        says("true if the other figures omit these cuts, because everysec may lose locks in them"),
+        says(
+            "true if the other figures do not include these cuts; under everysec, such a cut may "
+            "lose locks"
+        ),
     ]
-    lost_per_cut_max: Annotated[Count, says("the most locks that one of these cuts lost")]
+    lost_per_cut_max: Annotated[Count, says("largest number of locks that one of these cuts lost")]
 
 
 class Crash(Section, frozen=True):
@@ -66,7 +70,11 @@ class Crash(Section, frozen=True):
         ),
     ]
     restart: Annotated[
-        Restart, says("time of the restart; delayed means after the longest TTL and the drift")
+        Restart,
+        says(
+            "time of the restart; a delayed restart comes after the longest TTL plus the clock "
+            "drift"
+        ),
     ]
 
     @property
@@ -117,11 +125,13 @@ class CrashGroup(Crash, frozen=True, kw_only=True):
     at_stake: Annotated[
         Count,
         says(
-            "acknowledged locks that were still valid when the server was back "
-            "(delayed restart: at the cut)"
+            "number of acknowledged locks that were still valid when the server was back; "
+            "for a delayed restart, those that were valid at the cut"
         ),
     ]
-    lost_total: Annotated[Count, says("locks at stake that a crashed instance no longer knew")]
+    lost_total: Annotated[
+        Count, says("number of still valid locks that a crashed instance had forgotten")
+    ]
     lost_share: Annotated[
         Share | None,
         says("share of the locks at stake that were lost; null if no lock was at stake"),
@@ -160,10 +170,14 @@ class CrashRow(CrashGroup, frozen=True, kw_only=True):
         says("true if the second client ignores a restarted instance's votes for the longest TTL"),
     ]
     asked: Annotated[
-        Count, says("valid locks of the first client that the second client requested")
+        Count, says("number of valid locks of the first client that a second client requested")
     ]
     double_grants: Annotated[
-        Count, says("locks that the second client got while the first client's lease was valid")
+        Count,
+        says(
+            "number of locks that a second client got while the lease of the first client was "
+            "still valid"
+        ),
     ]
     double_grants_apart: Annotated[Count, says("double grants in the cuts with a sync in flight")]
     cuts_with_double_grants: Annotated[Count, says("cuts with any")]
@@ -191,7 +205,11 @@ class Losses(Section, frozen=True, kw_only=True):
     cuts: Annotated[Count, says("crashes made")]
     lost_per_cut: Annotated[Most, says("acknowledged locks lost per crash", label="locks lost")]
     double_grants: Annotated[
-        Count, says("locks that the second client got while the first client's lease was valid")
+        Count,
+        says(
+            "number of locks that a second client got while the lease of the first client was "
+            "still valid"
+        ),
     ]
     asked: Annotated[Count, says("held locks that a second client requested")] = 0
     unavailable_s: Annotated[Most, says("without new locks", label="no new locks", unit="seconds")]
@@ -260,7 +278,10 @@ class CrashConditions(Section, frozen=True, kw_only=True):
     quick: Annotated[bool, says("a part of the matrix")]
     ttl_ms: Annotated[Count, says("of every lease")]
     cuts_per_cell: Annotated[AtLeastOne, says("planned")]
-    locks_per_s: Annotated[Count, says("locks per second offered to each fleet, over all margins")]
+    locks_per_s: Annotated[
+        Count,
+        says("number of locks per second that clients requested from each fleet, over all margins"),
+    ]
     instances: Annotated[tuple[int, ...], says("every N")]
     finished_cuts: Annotated[Count, says("cuts made, earlier sittings included")]
     latency_ms: Annotated[

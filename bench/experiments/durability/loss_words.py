@@ -37,15 +37,15 @@ _TERMS = {
     ),
     "torn": "the server also keeps a part of the unsynced data, up to the middle of a command",
     "slow": (
-        "every fsync takes 1.5 s. Under always every fsync takes 0.2 s, because an "
-        "acquire may wait only a quarter of its TTL"
+        "every fsync takes 1.5 s. With the policy always, every fsync takes only 0.2 s, "
+        "because an acquire may wait at most a quarter of its TTL"
     ),
     "lost": "locks that a crashed server acknowledged before the crash and no longer "
     "knows after the restart",
     "back": "time from the acknowledgement of the oldest lost lock to the crash",
     "fsync ran": (
-        "crashes during an fsync. Under everysec an fsync delays writes, and kill "
-        "-9 may lose the delayed writes. The other columns omit these crashes"
+        "crashes during an fsync. Under everysec an fsync delays writes, and kill -9 may "
+        "lose the delayed writes. The other columns do not include these crashes"
     ),
 }
 _MARGIN_TERMS = {
@@ -133,12 +133,16 @@ def _claims(result: CrashResult) -> Iterator[KeyFigure]:
     if delayed := [row for row in result.rows if row.restart == "delayed"]:
         yield _claim("delayed restart", "", delayed)
     if abstaining := [row for row in result.rows if row.abstention]:
-        about = "clients ignore a restarted server for the longest TTL: "
+        about = "the clients ignored a restarted server for the longest TTL: "
         yield _claim("clients abstain", about, abstaining)
     if above := [row for row in one_of_odd if row.margin]:
-        yield _claim("margin ≥ 1", "one restart, odd N, trusted at once: ", above)
+        yield _claim(
+            "margin ≥ 1", "one server restarted at once, clients trusted it, and N was odd: ", above
+        )
     if doubled := [row for row in one_of_odd if not row.margin and row.policy == "none"]:
-        about = "one restart without persistence, odd N, trusted at once: "
+        about = (
+            "one server without persistence restarted at once, clients trusted it, and N was odd: "
+        )
         yield _claim("margin 0", about, doubled)
 
 
@@ -167,7 +171,10 @@ def _conditions(result: CrashResult) -> Sequence[str]:
 
 def _parts(result: CrashResult) -> Iterator[Part]:
     if at_once := [row for row in result.groups if row.restart == "at-once"]:
-        about = "acknowledged locks that a crashed server no longer knew after an immediate restart"
+        about = (
+            "number of acknowledged locks that a crashed server had forgotten after an immediate "
+            "restart"
+        )
         yield table_of(CrashGroup, "Locks lost", about, at_once, _LOST, terms=_TERMS)
     crashes: dict[str, list[CrashRow]] = {}
     for row in result.rows:
@@ -193,7 +200,8 @@ def _parts(result: CrashResult) -> Iterator[Part]:
             yield table_of(
                 CrashRow,
                 f"Granted twice, restarted {how}",
-                "number of locks that two clients held at once / number of requested locks",
+                "number of locks that two clients held at the same time / number of locks "
+                "that a second client requested",
                 (rows[0] for rows in of_way.values()),
                 columns,
                 terms=_MARGIN_TERMS,
@@ -230,13 +238,13 @@ def _tells(row: CrashRow) -> bool:
 
 def _lines(result: CrashResult) -> Iterator[Sentence]:
     planner = (
-        "lockbench fsync --quick, then lockbench planner: they show the cost of each policy beside "
-        "these losses"
+        "run lockbench fsync --quick and then lockbench planner, which shows the cost of "
+        "each policy beside these"
     )
     yield to_do(f"{planner} losses", "choose")
     scale = (
-        "a crash loses about your rate × the time in the column `back`; these figures were "
-        f"measured at {result.conditions.locks_per_s} locks/s"
+        "to estimate the loss at your rate, multiply your rate by the time in the column "
+        f"`back`; lockbench measured at {result.conditions.locks_per_s} locks/s"
     )
     yield to_do(scale, "scale")
     yield from map(not_measured, _unmeasured(result))
@@ -257,14 +265,16 @@ def _unmeasured(result: CrashResult) -> Iterator[str]:
     conditions = result.conditions
     own = f" (fdatasync p50 {latency(disk.p50_s)})" if disk else ""
     added = f", {conditions.disk} added" if conditions.latency_ms else ""
-    again = "" if conditions.latency_ms else " (lockbench crash --latency 2ms imitates one)"
+    again = (
+        "" if conditions.latency_ms else " (lockbench crash --latency 2ms simulates a slower disk)"
+    )
     yield (
         f"a disk slower than this disk{own}{added}; a slower disk can lose more locks under "
         f"everysec{again}"
     )
     counts = ", ".join(map(str, conditions.instances))
     ttl_s = conditions.ttl_ms / 1000
-    yield f"fleets of other sizes than N={counts}, and a TTL other than {ttl_s:g} s"
+    yield f"fleets of another size than N={counts}, and TTLs other than {ttl_s:g} s"
     if conditions.quick:
         yield (
             "most crashes of all instances at once, and delayed restarts under every policy; "
@@ -283,7 +293,10 @@ def suite(result: CrashResult) -> Suite:
             row.name,
             ROW_WORDS[row.verdict].status,
             row.reason
-            or f"lost {row.lost_total}, granted twice {row.double_grants} of {row.asked}",
+            or (
+                f"{row.lost_total} locks were lost; {row.double_grants} of {row.asked} locks were "
+                "granted twice"
+            ),
         )
         for row in result.rows
     ]
@@ -306,8 +319,8 @@ def figures(result: CrashResult) -> list[Figure]:
         return []
     most = [measures[0].value or 0.0 for _, of_policy in groups for _, measures in of_policy]
     title = (
-        f"{most.count(0.0)} of {len(most)} kinds of crash lost no acknowledged lock; the worst "
-        f"crash lost {count(max(most))}"
+        f"{most.count(0.0)} of {len(most)} kinds of crash lost no acknowledged lock; the "
+        f"worst crash lost {count(max(most))} locks"
     )
     about = (
         "Each row shows the worst crash of one policy and one kind, among all N. Locks were "

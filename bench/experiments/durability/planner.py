@@ -146,7 +146,9 @@ def apart(speed: FsyncResult, losses: CrashResult) -> str:
         if (one := getattr(speed.environment, name)) != (other := getattr(losses.environment, name))
     ]
     if unlike:
-        return f"the speed and the losses come from two machines: {', '.join(unlike)}"
+        return (
+            f"the speed and the losses were measured on two different machines: {', '.join(unlike)}"
+        )
     servers = [_servers_of(speed), {f"{losses.fleet.server.name} {losses.fleet.server.version}"}]
     if servers[0] != servers[1]:
         names = [" and ".join(sorted(some)) or "servers that did not say" for some in servers]
@@ -166,7 +168,7 @@ def machine_text(measured: Environment, here: Environment) -> str:
     other = any(getattr(measured, name) != getattr(here, name) for name in MACHINE)
     where = f"{measured.cpu_model}, {measured.cores} cores, kernel {measured.kernel}"
     return f"measured on {where}" + (
-        ", which is not this machine, so measure again" if other else ""
+        "; this is another machine, so measure again on this machine" if other else ""
     )
 
 
@@ -207,8 +209,8 @@ def _doubts(counts: set[int], crash: CrashResult) -> Iterator[str]:
     """
     if (cuts := crash.conditions.cuts_per_cell) < CUTS:
         yield (
-            f"the losses rest on {cuts} of {CUTS} cuts per cell, which are too few to exclude "
-            "rare losses"
+            f"the losses come from only {cuts} cuts per cell; {CUTS} cuts are needed to "
+            "exclude rare losses"
         )
     if uncrashed := sorted(counts - {*crash.conditions.instances}):
         yield (
@@ -223,12 +225,15 @@ def _unmeasured(
     if crash is not None:
         yield from _of_slow_disks(page, crash)
     if missing := [policy for policy in POLICIES if all(row.policy != policy for row in rows)]:
-        yield f"the cost of {', '.join(missing)}: lockbench fsync --fsync {','.join(missing)}"
+        yield (
+            f"the cost of {', '.join(missing)}; to measure this cost, run lockbench fsync --fsync "
+            f"{','.join(missing)}"
+        )
     if uncut := dict.fromkeys(
         f"{one.policy} at N={one.instances}" for one in page.options if one.crash is None
     ):
         where = f" under {', '.join(uncut)}" if any(option.crash for option in page.options) else ""
-        yield f"the losses of a crash{where}: lockbench crash --quick, then lockbench planner"
+        yield f"the losses of a crash{where}; run lockbench crash --quick, then lockbench planner"
     for why, unknown in (
         (
             "the load process reached its limit",
@@ -240,7 +245,10 @@ def _unmeasured(
         ),
     ):
         if unknown:
-            yield f"the cost of always with {'; '.join(cost.place for cost in unknown)}: {why}"
+            yield (
+                f"the cost of the policy always with {'; '.join(cost.place for cost in unknown)}: "
+                f"{why}"
+            )
 
 
 def _of_slow_disks(page: PlannerPage, crash: CrashResult) -> Iterator[str]:
@@ -271,14 +279,14 @@ def _of_slow_disks(page: PlannerPage, crash: CrashResult) -> Iterator[str]:
     windows_s = [one.lost_window_s.max for one in slow if one.lost_window_s.max is not None]
     if windows_s:
         yield (
-            "a disk that stalls: with fsyncs of 1.5 s kill -9 alone lost up to "
-            f"{max(windows_s):.2f} s of locks under everysec; no crash was made between that and "
-            f"{crashed_on}"
+            "a disk that sometimes stalls: with fsyncs of 1.5 s, even kill -9 lost the locks "
+            f"of up to {max(windows_s):.2f} s under everysec; lockbench made no crash with an "
+            f"fsync time between 1.5 s and {crashed_on}"
         )
     if page.longest_ttl_ms and page.ttl_ms and page.longest_ttl_ms != page.ttl_ms:
         yield (
-            f"a crash at your TTL of {seconds_text(page.longest_ttl_ms)}: the time beyond the TTL "
-            f"was measured at {seconds_text(page.ttl_ms)}"
+            f"a crash with your TTL of {seconds_text(page.longest_ttl_ms)}: lockbench "
+            f"measured the extra wait after the TTL with a TTL of {seconds_text(page.ttl_ms)}"
         )
 
 

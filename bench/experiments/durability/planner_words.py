@@ -40,9 +40,9 @@ CARRY_OVER = (
 MEMORY_S = 5e-6
 # How the picture names each way of restart.
 _WAYS: dict[tuple[Restart | None, bool], str] = {
-    ("delayed", False): "Restart delayed past the longest TTL",
-    ("at-once", True): "Restarted at once, clients abstain",
-    ("at-once", False): "Restarted at once, clients trust the server",
+    ("delayed", False): "Restart after the longest TTL",
+    ("at-once", True): "Restart at once; clients ignore the restarted server for the longest TTL",
+    ("at-once", False): "Restart at once; clients trust the restarted server",
 }
 
 
@@ -96,8 +96,8 @@ def disk_text(disk: DiskFigures | None) -> str:
     """Return a text about the speed of the disk, with an explanation."""
     if disk is None:
         return "not known: fdatasync can only be measured on the host of the servers' files"
-    like = "this is memory, no disk; " if disk.p50 < MEMORY_S else ""
-    cloud = "a cloud volume takes 0.5–10 ms, and the added latencies imitate such a volume"
+    like = "the files are in memory instead of on a disk; " if disk.p50 < MEMORY_S else ""
+    cloud = "a cloud volume takes 0.5–10 ms, and the added latencies simulate a cloud volume"
     return f"fdatasync p50 {latency(disk.p50)}, p99 {latency(disk.p99)}; {like}{cloud}"
 
 
@@ -112,8 +112,8 @@ def advice_lines(page: PlannerPage) -> Iterator[Sentence]:
     yield Sentence("carries over", CARRY_OVER)
     if page.ttl_ms:
         text = (
-            "the most held locks that one power cut lost, at "
-            f"{count(page.crash_locks_per_s)} locks/s; this number grows with your rate"
+            "largest number of held locks that one power cut lost, measured at "
+            f"{count(page.crash_locks_per_s)} locks/s; more locks are lost at a higher rate"
         )
         yield Sentence("locks lost", text)
 
@@ -121,11 +121,11 @@ def advice_lines(page: PlannerPage) -> Iterator[Sentence]:
 def prices(result: FsyncResult) -> Part:
     """Return a table with the price of `always` under each load."""
     about = (
-        "locks/s under everysec ÷ locks/s under always, in time slices on the same "
-        "servers; pairs: number of compared time slices"
+        "times = locks/s with everysec ÷ locks/s with always, measured in time slices on the "
+        "same servers; pairs = number of compared pairs of time slices"
     )
     if not all(cost.is_known for cost in result.costs):
-        about += "; – means no interval, or that the load process was at its limit"
+        about += "; – means that there is no interval, or that the load process was at its limit"
     columns = ("instances", "callers", "held", "disk", "times", "interval", "pairs")
     words = terms("disk", "appendfsync")
     return table_of(AlwaysCost, "What always costs", about, result.costs, columns, terms=words)
@@ -135,7 +135,7 @@ def options(page: PlannerPage) -> Part:
     """Return a table with the price and the losses of each option."""
     load = page.reference
     at = f"speed: {load.load_text}, disk {load.disk}; " if load else ""
-    about = f"{at}losses: the worst power cut (none: any end)"
+    about = f"{at}losses: losses of the worst power cut (with the policy none, of the worst crash)"
     columns: Columns[PlannerOption] = (
         "instances",
         "policy",
@@ -149,7 +149,7 @@ def options(page: PlannerPage) -> Part:
     )
     return table_of(
         PlannerOption,
-        "Price and loss of each choice",
+        "The price and the losses of each choice",
         about,
         page.options,
         columns,
@@ -170,12 +170,15 @@ def choice_figure(page: PlannerPage) -> Figure | None:
     ways = tried_ways(page)
     safe = sum(losses.is_safe for losses in ways.values())
     title = (
-        f"{safe} of {len(ways)} choices granted no lock twice; these choices cost speed, or a wait "
-        "after a crash"
+        f"{safe} of {len(ways)} choices never granted a lock twice; each of these choices "
+        "costs speed or a wait after a crash"
     )
     load = page.reference
     speed = f"speed with {load.load_text}, disk {load.disk}" if load else "speed not known"
-    about = f"N={page.shown_instances}; after power cuts (none: any end); {speed}"
+    about = (
+        f"N={page.shown_instances}; losses after power cuts (with the policy none, after any "
+        f"crash); {speed}"
+    )
     heads = [
         Panel("granted twice", "% of locks"),
         Panel("no new locks", "s, at most"),

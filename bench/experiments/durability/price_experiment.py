@@ -184,8 +184,8 @@ class _Visits:
             yield self._plan.scenario
         if self._barren:
             yield (
-                f"{len(self._barren)} blocks have no measurement, because no lock was granted; "
-                f"the first is {self._barren[0]}"
+                f"{len(self._barren)} blocks have no measurement, because no lock was "
+                f"granted; the first of these blocks is {self._barren[0]}"
             )
 
 

@@ -195,7 +195,7 @@ def _generator(cell: FsyncCell, loads: Loads, p99_ns: float | None) -> LoadProce
     lateness_ns = statistics.median(late_ns) if late_ns else 0
     reason = None
     if little and cell.callers >= LITTLE_USERS and abs(little.median - 1) > LITTLE_TOLERANCE:
-        reason = f"Little's ratio is {little.median:.2f}: not all callers were at work"
+        reason = f"Little's ratio is {little.median:.2f}, so some callers were not busy"
     if p99_ns is not None and lateness_ns > LATENESS_SHARE * p99_ns:
         reason = (
             f"the timer was late by {lateness_ns / 1e6:.3g} ms (p99), which is over 10 % of the "
@@ -300,8 +300,8 @@ def _orders(rows: Rows) -> Iterator[FsyncFinding]:
                 if times_as_fast(cheap, dear).high < math.log(1 - NOISE):
                     rates = f"{less} {cheap.rate:,.0f}/s, {more} {dear.rate:,.0f}/s"
                     text = (
-                        f"{dear.place}: {rates}. This order is impossible, so the noise of the "
-                        "machine is larger than the cost of the policies"
+                        f"{dear.place}: {rates}. This order of the policies is impossible, so "
+                        "the noise of the machine is larger than their cost"
                     )
                     yield FsyncFinding("order", dear.place, text, "not known")
 
@@ -326,7 +326,7 @@ def _slowest(slow: FsyncRow, least: FsyncRow, fastest_per_s: float) -> tuple[Wor
     times = times_as_fast(least, slow)
     disk = slow.disk_fdatasync_s
     if times.low > 0:
-        limit = ", because the load process was at its limit"
+        limit = ", because the load process had reached its limit"
         return ("not judged", limit) if slow.generator.bound else ("as expected", "")
     if not slow.injected_ms and (disk is None or 2 * disk.p50 * fastest_per_s < CHEAP_SYNC):
         return "not judged", ", because an fsync on this disk costs almost nothing"
@@ -338,8 +338,8 @@ def _refusals(rows: Rows) -> Iterator[FsyncFinding]:
     leases = sum(row.leases for row in rows)
     unexplained = any(row.refusals and not row.release_failures for row in rows)
     text = (
-        f"{leases:,} leases; {refused:,} acquires were refused although no other client wanted "
-        "the lock"
+        f"{leases:,} leases were granted; {refused:,} acquires were refused although no other "
+        "client wanted the lock"
     )
     yield FsyncFinding("no-refusal", "all", text, "violated" if unexplained else "as expected")
 

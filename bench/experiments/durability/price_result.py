@@ -130,8 +130,8 @@ class PhaseFigures(Section, frozen=True, kw_only=True):
     histogram: Annotated[
         str,
         says(
-            "histogram of the acquire times (ns, from the intended start) of all "
-            "acquires due in the window"
+            "histogram of the acquire times in ns, counted from the intended start; it "
+            "contains all acquires that were due in the window"
         ),
     ]
     max_ns: Annotated[Count, says("the longest of them, exact")]
@@ -169,7 +169,10 @@ class VisitSeen(Section, frozen=True, kw_only=True):
 
     repeat: Annotated[
         Count,
-        says("number of the repeat; all visits with one number ran in a row on the same servers"),
+        says(
+            "number of the repetition; all visits of a repetition ran one after the other on the "
+            "same servers"
+        ),
     ]
     cell: Annotated[FsyncCell, says("what was visited")]
     disk: Annotated[
@@ -219,20 +222,24 @@ class FsyncRow(FsyncCell, frozen=True, kw_only=True):
     """The figures of one cell under one load."""
 
     load: Annotated[
-        LoadName, says("the load; max: closed loop; 80%: open loop at 80 % of the visit's maximum")
+        LoadName,
+        says(
+            "the load: max is a closed loop, and 80% is an open loop at 80 % of the maximum rate "
+            "of the visit"
+        ),
     ]
     offered_per_s: Annotated[Spread | None, says("requested rate; null in closed loop")]
     acquired_per_s: Annotated[
         Spread,
         says(
-            "leases granted per second in the window; each lease causes two appended "
-            "writes, its acquire and its release"
+            "leases granted per second in the window; each lease appends two writes to the "
+            "AOF: its acquire and its release"
         ),
     ]
     sustained: Annotated[
         bool | None,
         says(
-            "true if at most 1 % of the acquires fell behind, or no more than by "
+            "true if at most 1 % of the due acquires were not completed, or more only by "
             "chance; null in closed loop"
         ),
     ]
@@ -305,8 +312,7 @@ class AlwaysCost(MatrixPlace, frozen=True, kw_only=True):
     generator_bound: Annotated[
         bool,
         says(
-            "true if the load process limited one of the two rates, so that the real "
-            "ratio is larger"
+            "true if the load process limited one of the two rates; the real ratio is then larger"
         ),
     ]
     low: Annotated[
@@ -436,13 +442,14 @@ class PlannerPage(Section, frozen=True, kw_only=True):
     reference: Annotated[
         Setup | None,
         says(
-            "the load that gave the figures of the options; p99_s was measured at 80 % "
-            "of the maximum"
+            "the load behind the figures of the options; p99_s was measured at 80 % of the "
+            "maximum rate"
         ),
     ]
     options: Annotated[tuple[PlannerOption, ...], says("N × policy × restart")]
     always_costs: Annotated[
-        CostRange | None, says("range of the cost of always; null if no loads can be compared")
+        CostRange | None,
+        says("range of the cost of the policy always; null if there are no loads to compare"),
     ]
     disk_fdatasync_s: Annotated[
         DiskFigures | None, says("fdatasync times of the disk over all rows; null if unknown")
@@ -494,8 +501,8 @@ class FsyncTimes(Section, frozen=True, kw_only=True):
     scenario: Annotated[
         str,
         says(
-            "a note on the scenario's settings that were used or not used, or on loads "
-            "too heavy for this machine's cores"
+            "a note that says which settings of the scenario lockbench used, or which loads "
+            "are too heavy for the cores of this machine"
         ),
     ] = ""
 
@@ -504,7 +511,7 @@ class FsyncConditions(FsyncTimes, frozen=True, kw_only=True):
     """The conditions under which the matrix was measured."""
 
     visits_planned: Annotated[
-        Count, says("number of planned visits, over the cells that can be measured")
+        Count, says("number of planned visits to all cells that this machine can measure")
     ]
     visits_done: Annotated[Count, says("so far")]
 
@@ -520,6 +527,6 @@ class FsyncResult(Document, frozen=True, kw_only=True):
         tuple[AlwaysCost, ...], says("cost of always for each N, load and disk latency")
     ]
     findings: Annotated[
-        tuple[FsyncFinding, ...], says("findings on the expected behaviour of the policies")
+        tuple[FsyncFinding, ...], says("findings that show whether each policy behaves as expected")
     ]
     planner: Annotated[PlannerPage, says("the planner's page")]

@@ -46,7 +46,7 @@ def beside(losses: Answer[CrashResult], result: FsyncResult, folder: Path) -> Fs
     except UsageError as error:
         return _warned(result, str(error))
     if why:
-        return _warned(result, f"the losses are left out here: {why}")
+        return _warned(result, f"this page does not show the losses, because {why}")
     return replace(result, planner=plan_page(result.rows, crash))
 
 
@@ -159,8 +159,8 @@ def figures(result: FsyncResult) -> list[Figure]:
         for cost in costs
     ]
     about = (
-        "Acquires/s with everysec ÷ with always, 95 % sure; by N, number of callers, hold time "
-        "and disk"
+        "Each row shows acquires/s with everysec ÷ acquires/s with always and the 95 % "
+        "interval, for one N, number of callers, hold time and disk"
     )
     ends = [1.0, *(end for cost in costs for end in (cost.low, cost.high) if end)]
     paths = ("instances", "callers", "held", "disk", "ratio", "low", "high")

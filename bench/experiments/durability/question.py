@@ -32,8 +32,8 @@ FSYNC = Question(
     _prices,
     examples=("lockbench fsync --quick", "lockbench fsync mine.toml --disk /mnt/data"),
     note=(
-        "lockbench starts and stops servers on loopback. --quick takes under 5 minutes, all under "
-        "35."
+        "lockbench starts and stops servers on loopback. With --quick, the command takes "
+        "less than 5 minutes, and without --quick less than 35 minutes."
     ),
 )
 CRASH = Question(

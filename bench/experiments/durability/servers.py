@@ -173,10 +173,10 @@ class UserServers:
         if requested and (len(requested) > 1 or requested != present):
             if not allow_config:
                 raise UsageError(
-                    f"these servers run with {_listed(present)}, and measuring "
-                    f"{_listed(requested)} changes their appendfsync: allow the change with "
-                    "--allow-config (the old value is restored), or use --fsync with the present "
-                    "value"
+                    f"these servers run with appendfsync {_listed(present)}, but the "
+                    f"measurement needs {_listed(requested)}; allow lockbench to change "
+                    "appendfsync with --allow-config (it restores the old value), or use "
+                    "--fsync with the present value"
                 )
             self._before = [(target, _policy_of(target)) for target in parse_targets(self.urls)]
             order = json.dumps({"urls": self.urls, "values": [value for _, value in self._before]})
@@ -278,9 +278,9 @@ def _policy_of(target: InstanceTarget, new_policy: str | None = None) -> str:
             return str(client.config_get(_POLICY)[_POLICY])
     except (redis.RedisError, OSError, KeyError) as error:
         raise EnvironmentNotReadyError(
-            f"{target.address} does not let us read or set {_POLICY}: {error}; check that it "
-            "answers and that this user may run CONFIG, or measure its present policy with "
-            "lockbench run"
+            f"lockbench could not read or set {_POLICY} on the server {target.address}: "
+            f"{error}; check that the server answers and that this user may run CONFIG, or "
+            "measure the present policy with lockbench run"
         ) from None
 
 
@@ -289,7 +289,11 @@ def without_waitaof(name: str | None, version: str | None) -> str | None:
     the server has WAITAOF."""
     since = tuple(int(part) for part in (version or "").split(".")[:2] if part.isdecimal())
     has_waitaof = name in ("redis", "valkey") and since >= (7, 2)
-    return None if has_waitaof else f"{name} {version} has no WAITAOF (7.2 and later have)"
+    return (
+        None
+        if has_waitaof
+        else f"{name} {version} has no command WAITAOF, which needs version 7.2 or later"
+    )
 
 
 def _listed(policies: Iterable[str | None]) -> str:

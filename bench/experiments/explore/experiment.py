@@ -102,11 +102,11 @@ def _on_servers(
     row: ExploredRow, broken: Broken, server: str | None, searcher: Child, show: Show
 ) -> Replayed:
     """Play a row's smallest schedule on real servers, and return the result."""
-    show(f"{row.recipe}: broken; the schedule is now played on real servers")
+    show(f"{row.recipe}: a schedule broke the recipe; lockbench now plays it on real servers")
     if find_recipe(row.recipe).about.replicated:
-        return Replayed(reason="replication cannot be forced")
+        return Replayed(reason="lockbench cannot force replication on real servers")
     if any(change.what == "full" for change in broken.changes):
-        return Replayed(reason="a full disk cannot be forced")
+        return Replayed(reason="lockbench cannot force a full disk on real servers")
     try:
         binary = find_server(server)
         with start_fleet(row.instances, "none", server=binary) as fleet:
@@ -150,7 +150,10 @@ def explored(
     for answer in _answers(orders, searchers, plan):
         total.add(answer)
         rate = total.played / total.took_s if total.took_s else 0
-        show(f"{recipe}: {total.played:,} schedules played, {rate:,.0f}/s and core")
+        show(
+            f"{recipe}: {total.played:,} schedules played, {rate:,.0f} schedules per second and "
+            "core"
+        )
         if total.raised or total.outside or total.is_enough:
             break
     ended = total.raised or total.outside
@@ -216,9 +219,9 @@ def _preconditions(about: About, total: Hunt, *, whole: bool, cut: str) -> Mappi
     does not apply to a search that played every schedule within the bound.
     """
     if total.outside:
-        return {f"all of the recipe ran in virtual time ({total.outside})": False}
+        return {f"the whole recipe ran in virtual time ({total.outside})": False}
     if total.raised:
-        return {f"the recipe's own code ran ({total.raised})": False}
+        return {f"the recipe ran without an exception ({total.raised})": False}
     if total.broken:
         return {}
     if cut:

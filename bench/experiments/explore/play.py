@@ -317,7 +317,8 @@ class Play:
         ]
         if len(valid) > 1:
             self.broken(
-                f"two leases valid at once: C{valid[0].client + 1}'s and C{valid[1].client + 1}'s"
+                "two leases were valid at the same time: the leases of "
+                f"C{valid[0].client + 1} and C{valid[1].client + 1}"
             )
 
     def _calm_down(self) -> None:

@@ -22,14 +22,14 @@ class Deviation(Section, frozen=True):
     where: Annotated[str, says("place of the deviation: start, step, send, reply, serve or skew")]
     who: Annotated[
         Count,
-        says("number of the client, or of the server if `where` is serve; the numbers start at 0"),
+        says("number of the client, counted from 0; if `where` is serve, the number of the server"),
     ]
     visit: Annotated[Count, says("number of the visit to this place, counted from 1")]
     what: Annotated[
         str,
         says(
-            "kind of the deviation: pause, late, lose, cut, kill, ahead, restart, "
-            "stop, flush, forget, full or die"
+            "kind of the deviation, such as pause, late or restart; one of pause, late, "
+            "lose, cut, kill, ahead, restart, stop, flush, forget, full, die"
         ),
     ]
     for_ms: Annotated[Amount, says("for how long")]
@@ -43,7 +43,7 @@ class Replayed(Section, frozen=True, kw_only=True):
     )
     plays: Annotated[Count, says("how often it was played")] = 0
     same: Annotated[
-        Count, says("number of plays in which the schedule broke the same rule again")
+        Count, says("number of plays on real servers in which the schedule broke the same rule")
     ] = 0
     reason: Annotated[str, says("why it was not played")] = ""
 
@@ -88,7 +88,7 @@ class ExploredRow(Section, frozen=True, kw_only=True):
     instances: Annotated[Count, says("simulated servers")]
     may: Annotated[
         Mapping[str, tuple[str, ...]],
-        says("the deviations that the search could use, for each place"),
+        says("kinds of deviation that the search could use, listed for each place"),
     ]
     schedules: Annotated[Count, says("played", label="played", shown="table")]
     tested: Annotated[
@@ -164,8 +164,8 @@ class ExplorePlan(Section, frozen=True):
     exhaustive: Annotated[
         Count | None,
         says(
-            "the search played every schedule with at most this many changes; null "
-            "means random schedules"
+            "largest number of changes per schedule in a search that plays every schedule; "
+            "null if the search plays random schedules"
         ),
     ]
     processes: Annotated[Count, says("that search at once")]

@@ -80,7 +80,9 @@ def _keys(rows: Sequence[ExploredRow]) -> Iterator[KeyFigure]:
         if of_kind:
             yield KeyFigure(name, f"{count_of_word} of {len(of_kind)} recipes {word}", bound)
     tested = sum(row.tested for row in rows)
-    at_stake = f"in {count(tested)} a client sent a command while another client held the lock"
+    at_stake = (
+        f"in {count(tested)} schedules, a client sent a command while another client held the lock"
+    )
     yield KeyFigure("schedules", count(sum(row.schedules for row in rows)), at_stake)
 
 
@@ -160,7 +162,7 @@ def _replayed(replayed: Replayed | None) -> str:
     same = f"{replayed.same} of {replayed.plays} plays" + (
         f" ({replayed.reason})" if replayed.reason else ""
     )
-    return f"; the same rule broke on real servers ({replayed.server}) in {same}"
+    return f"; on real servers ({replayed.server}), the schedule broke the same rule in {same}"
 
 
 def _lines(result: ExploreResult) -> Iterator[Sentence]:
@@ -173,7 +175,9 @@ def _lines(result: ExploreResult) -> Iterator[Sentence]:
         )
     yield to_do("lockbench judge mine.py tests your own lock with real faults")
     if held:
-        yield not_measured("all other schedules, so this is no proof that a recipe is safe")
+        yield not_measured(
+            "all other schedules; so the search does not prove that a recipe is safe"
+        )
 
 
 def suite(result: ExploreResult) -> Suite:

@@ -52,15 +52,24 @@ def same_caller(stage: JudgeStage) -> RowFinding:
     try:
         again = client.acquire()
     except HangsError as error:
-        return RowFinding(remark=f"a holder that asks again waits for itself: {error}")
+        return RowFinding(
+            remark=f"if a holder requests its lock again, it waits for itself: {error}"
+        )
     if not again.ok:
-        return RowFinding(remark=f"a holder that asks again is refused: {again.error or 'no'}")
+        return RowFinding(
+            remark=(
+                "if a holder requests its lock again, the lock refuses this request: "
+                f"{again.error or 'no'}"
+            )
+        )
     if client.operations[-1].granted_ns >= ends_ns:
-        return RowFinding(remark="a holder that asks again waits until its first lease has ended")
+        return RowFinding(
+            remark="if a holder requests its lock again, it waits until its first lease has ended"
+        )
     client.release()
     left = "leaves the lock held" if any(stage.keys()) else "frees the lock"
     return RowFinding(
-        remark=f"a holder that asks again is granted the lock again; one release {left}"
+        remark=f"if a holder requests its lock again, it gets a second lease; one release {left}"
     )
 
 
@@ -81,11 +90,14 @@ def several_names(stage: JudgeStage) -> RowFinding:
     took_s = (monotonic_ns() - begun_ns) / NS_PER_S
     ttl_ms = stage.ttl_ms
     if any(granted):
-        after = " when a TTL had ended," if ttl_ms and took_s * 1000 > ttl_ms / 2 else ""
-        ending = f"one client got both locks{after} after {took_s:.1f} s"
+        after = ", when a TTL had ended," if ttl_ms and took_s * 1000 > ttl_ms / 2 else ""
+        ending = f"after {took_s:.1f} s{after} one client got both locks"
     else:
         until = "for ever" if ttl_ms is None else f"until a TTL of {seconds_text(ttl_ms)} ends"
-        ending = f"neither got its second lock within {took_s:.1f} s, and both may wait {until}"
+        ending = (
+            f"neither client got its second lock within {took_s:.1f} s; both clients may wait "
+            f"{until}"
+        )
     return RowFinding(
         remark="one client may hold two locks. Two clients took two locks in opposite orders, and "
         f"{ending}. Take locks in the same order everywhere"

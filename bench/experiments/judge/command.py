@@ -17,7 +17,11 @@ if TYPE_CHECKING:
 
 
 @click.argument("lock", metavar="LOCK")
-@click.option("--quick", is_flag=True, help="play each row once, with short loads (two minutes)")
+@click.option(
+    "--quick",
+    is_flag=True,
+    help="play each row only once and use short loads; this takes about two minutes",
+)
 @click.option(
     "--instances",
     metavar="N",

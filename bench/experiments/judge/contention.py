@@ -225,7 +225,8 @@ def contention(stage: JudgeStage) -> RowFinding:
         return RowFinding(fault + errors, figures=figures, holders=holders)
     need(
         tests >= TESTED_LEAST,
-        f"another process asked during at least {TESTED_LEAST} leases (here: {tests}){errors}",
+        f"another process requested the lock during at least {TESTED_LEAST} leases (in this "
+        f"load: {tests} leases){errors}",
     )
     limit = (
         f"at most {most} readers held the lock at once, and no writer shared it"

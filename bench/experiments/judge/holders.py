@@ -15,11 +15,13 @@ class HeldSpan(Section, frozen=True):
 
     client: Annotated[Count, says("the client's number, from 0")]
     side: Annotated[
-        Literal["", "read", "write"], says("the side of a shared lock; empty: not shared")
+        Literal["", "read", "write"],
+        says("read or write, if the lock is shared; empty if it is not shared"),
     ]
-    from_ms: Annotated[Amount, says("from the load's first request to the grant")]
+    from_ms: Annotated[Amount, says("time from the first request of the load to the grant")]
     until_ms: Annotated[
-        Amount, says("from the load's first request to the release or the lease's end")
+        Amount,
+        says("time from the first request of the load to the release or the end of the lease"),
     ]
 
 

@@ -295,7 +295,7 @@ class Stage:
         lockable = self._within(patience_s, lambda: self.keys().count(None) >= quorum, LOOK_S)
         if not lockable:
             self.note(
-                f"after {patience_s:.0f} s there are keys on {sum(map(bool, self.keys()))} servers"
+                f"after {patience_s:.0f} s, keys remain on {sum(map(bool, self.keys()))} servers"
             )
         return lockable
 

@@ -115,8 +115,8 @@ def takeover(
         )
         beside = f", with a TTL of {seconds_text(ttl_ms)}" if ttl_ms else ""
         return RowFinding(
-            remark=f"the next client gets the lock after {half_s:.2f} s (median of {len(times_s)} "
-            f"takeovers, {max(times_s):.2f} s at most){beside}",
+            remark=f"the next client gets the lock after {half_s:.2f} s{beside} (median of "
+            f"{len(times_s)} takeovers; longest: {max(times_s):.2f} s)",
             figures=figures,
         )
 

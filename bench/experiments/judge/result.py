@@ -21,7 +21,10 @@ def seconds_text(ms: float) -> str:
 class CourseStep(Section, frozen=True):
     """One step in the course of events of a play."""
 
-    after_ms: Annotated[Amount, says("the time since the servers were empty", shown="table")]
+    after_ms: Annotated[
+        Amount,
+        says("time from the moment at which the servers were emptied to this step", shown="table"),
+    ]
     who: Annotated[
         str, says("the client's letter; empty: the servers", label="client", shown="table")
     ]
@@ -39,7 +42,7 @@ class RowFigure(Section, frozen=True):
 
     name: Annotated[str, says("the name of the count or the measurement")]
     value: Annotated[float, says("the value in its unit")]
-    unit: Annotated[str, says("the unit of the value; empty: a count")]
+    unit: Annotated[str, says("the unit of the value; empty if the value is a count")]
 
 
 class JudgedRow(Section, frozen=True, kw_only=True):
@@ -57,7 +60,10 @@ class JudgedRow(Section, frozen=True, kw_only=True):
         says("told: the row only informs; not known: a precondition of the row was not met"),
     ]
     happened: Annotated[
-        str, says("the fault, an observation, or the reason why the row is not known")
+        str,
+        says(
+            "finding of the judge: a fault, an observation, or the reason why the row is not known"
+        ),
     ] = ""
     wrong: Annotated[Count, says("the number of plays with a fault")] = 0
     plays: Annotated[Count, says("the number of plays that reached their end")] = 0
@@ -74,10 +80,14 @@ class JudgedRow(Section, frozen=True, kw_only=True):
         says("the leases at the moment with the most holders; empty in all rows except contention"),
     ] = ()
     course: Annotated[
-        tuple[CourseStep, ...], says("one play's steps, if the row does not hold or is not known")
+        tuple[CourseStep, ...], says("the steps of one play; empty if the row holds")
     ] = ()
     promise: Annotated[
-        str, says("in an audit, if the row fails: the documentation's promise, with its place")
+        str,
+        says(
+            "only in an audit, if the row fails: the promise of the library's documentation, "
+            "with its place"
+        ),
     ] = ""
 
 
@@ -87,7 +97,9 @@ class WaitingCost(Section, frozen=True, kw_only=True):
     """
 
     lock: Annotated[str, says("the name of the lock", shown="table")]
-    leases_per_s: Annotated[float, says("leases of all processes per second", shown="table")]
+    leases_per_s: Annotated[
+        float, says("number of leases per second, over all processes", shown="table")
+    ]
     handoff_p50_s: Annotated[
         float | None,
         says(
@@ -97,7 +109,7 @@ class WaitingCost(Section, frozen=True, kw_only=True):
     handoff_p99_s: Annotated[
         float | None,
         says(
-            "the 99th percentile; null: fewer than 1,000",
+            "the 99th percentile of the same time; null if there were fewer than 1,000 hand-offs",
             label="hand-off p99",
             shown="table",
         ),
@@ -111,7 +123,8 @@ class WaitingCost(Section, frozen=True, kw_only=True):
     attempts_per_lease: Annotated[
         float | None,
         says(
-            "calls of acquire per lease. A lock that waits inside one call can make many attempts",
+            "number of calls of acquire per lease. If the lock waits inside a call, one call "
+            "can make many attempts",
             label="attempts",
             shown="table",
         ),
@@ -147,14 +160,22 @@ class JudgeResult(Document, frozen=True, kw_only=True):
     ] = False
     ttl_ms: Annotated[int | None, says("the TTL of the lock's keys after a grant; null: no TTL")]
     keys: Annotated[
-        Count, says("the number of keys of a lease on all servers; 0: the lock uses no server")
+        Count,
+        says(
+            "number of keys that a lease has on all servers together; 0 means that the lock uses "
+            "no server"
+        ),
     ]
     lacks: Annotated[
         tuple[Observed, ...],
         says("features that the client or the servers lack; rows that need them do not apply"),
     ] = ()
     chosen: Annotated[
-        tuple[str, ...], says("the rows that the user named, besides contention; empty: all rows")
+        tuple[str, ...],
+        says(
+            "the rows that the user selected, without contention; empty if the judge played all "
+            "rows"
+        ),
     ] = ()
     planned: Annotated[Count, says("the number of rows of a complete judgement")]
     rows: Annotated[tuple[JudgedRow, ...], says("the rows of the judgement, with their verdicts")]

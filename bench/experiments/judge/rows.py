@@ -33,7 +33,7 @@ ROWS: tuple[JudgeRow[JudgeStage], ...] = (
     JudgeRow(
         EXCLUSION,
         "search",
-        "two leases valid at once in a simulated schedule",
+        "two leases are valid at the same time in a simulated schedule",
         search,
         is_safety=True,
     ),

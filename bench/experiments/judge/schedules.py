@@ -117,11 +117,13 @@ def _without_a_minority(stage: Stage, client: Party, how: str) -> str:
     if not reply.ok:
         keys_left = sum(map(bool, stage.keys()[: stage.minority.start]))
         left = (
-            f"; its key stays on {keys_left} instances for the rest of the TTL" if keys_left else ""
+            f"; a key of this client stays on {keys_left} instances for the rest of the TTL"
+            if keys_left
+            else ""
         )
         return (
-            f"nobody gets the lock while a minority of {stage.instances} instances is {how}: "
-            f"{reply.error or 'the client gave up'}{left}"
+            f"while a minority of the {stage.instances} instances is {how}, no client gets "
+            f"the lock: {reply.error or 'the client gave up'}{left}"
         )
     reply = client.release()
     stage.cont([index for index in stage.minority if how == "stopped"])
@@ -168,8 +170,11 @@ def _late_replies(stage: Stage, client: Party, meanwhile: Callable[[], None]) ->
         return _in_time(client)
     _need_held(other)
     past = reply.valid_ms is not None and reply.valid_ms <= 0
-    only = "; only its validity of 0 or less shows this" if past else ""
-    return f"the client is granted the lock after its TTL, while another client holds it{only}"
+    only = "; the client can see this only from the validity, which is 0 or less" if past else ""
+    return (
+        "the client gets the lock after its TTL has passed, although another client already "
+        f"holds it{only}"
+    )
 
 
 def _until_set(stage: Stage, client: Party) -> int:
@@ -180,14 +185,17 @@ def _until_set(stage: Stage, client: Party) -> int:
     stage.stop(stage.majority)
     client.begin_acquire(SHORT_MS)
     for step in range(1, STEPS + 1):
-        need(stage.until_asked(stage.majority, client), "the client's SET was under way")
+        need(
+            stage.until_asked(stage.majority, client),
+            "the client was waiting for the reply to its SET",
+        )
         client.pause()
         stage.cont(stage.majority)
         if any(stage.keys()):
             return step
         stage.stop(stage.majority)
         client.resume()
-    raise UnmetError("the client's SET was under way")
+    raise UnmetError("the client was waiting for the reply to its SET")
 
 
 def _steps_to_set(stage: Stage) -> int:
@@ -215,7 +223,9 @@ def late_set(stage: Stage) -> str:
     client = stage.party()
     stage.stop(stage.majority)
     client.begin_acquire()
-    need(stage.until_asked(stage.majority, client), "the client's SET was under way")
+    need(
+        stage.until_asked(stage.majority, client), "the client was waiting for the reply to its SET"
+    )
     try:
         reply = client.acquired()
     except HangsError:
@@ -228,7 +238,8 @@ def late_set(stage: Stage) -> str:
     if stage.capacity > 1:
         return _kept(stage, KEPT)
     return _kept(
-        stage, "a key stays though nobody has the lock, so everybody waits for the rest of the TTL"
+        stage,
+        "a key stays although no client has the lock, so clients wait until its TTL ends",
     )
 
 
@@ -294,7 +305,7 @@ def _taken(stage: Stage, successors: Successors, fault: str) -> str:
     """
     first = successors.holders[0]
     if successors.other is not None:
-        need(stage.place_ms is not None, "the end of a place is known")
+        need(stage.place_ms is not None, "the judge knows when a place of the semaphore ends")
         _need_held(first)
         return fault if _enters(successors.other, first) else ""
     if all(was in (None, now) for was, now in zip(successors.keys, stage.keys(), strict=True)):
@@ -355,7 +366,7 @@ def paused_in_release(stage: Stage) -> str:
     everyone = range(stage.instances)
     stage.stop(everyone)
     client.begin_release()
-    need(stage.until_asked(everyone, client), "the client's release was under way")
+    need(stage.until_asked(everyone, client), "the client was waiting for the reply to its release")
     client.pause()
     stage.cont(everyone)
     need(stage.until_free(), "the keys of the first client ended")
@@ -389,7 +400,7 @@ def extend_after_expiry(stage: Stage) -> str:
     )
 
 
-@schedule(RENEWAL, "an extension by fewer than a quorum", REDLOCK, least=3)
+@schedule(RENEWAL, "an extension succeeds on fewer instances than a quorum", REDLOCK, least=3)
 def extend_by_minority(stage: Stage) -> str:
     """A client holds the lock. All instances except a minority forget the lock, as after a restart
     without persistence. Then the client extends the lock.
@@ -442,12 +453,12 @@ def script_flush(stage: Stage) -> str:
     stage.flush_scripts()
     reply = client.release()
     if not reply.ok or not stage.until_lockable(CLEAN_S):
-        return f"after SCRIPT FLUSH a release fails: {reply.error or 'the keys stay'}"
+        return f"after SCRIPT FLUSH, a release fails: {reply.error or 'the keys stay'}"
     reply = client.acquire()
     return (
         ""
         if reply.ok
-        else f"after SCRIPT FLUSH nobody gets the lock: {reply.error or 'the client gave up'}"
+        else f"after SCRIPT FLUSH, no client gets the lock: {reply.error or 'the client gave up'}"
     )
 
 
@@ -473,7 +484,9 @@ def clock_ahead(stage: Stage) -> str:
 
 
 @schedule(
-    ENDS, "Ctrl-C or a cancellation in acquire leaves keys", "Python, asyncio: task cancellation"
+    ENDS,
+    "an acquire that is interrupted by Ctrl-C or a cancellation leaves keys",
+    "Python, asyncio: task cancellation",
 )
 def interrupted_acquire(stage: Stage) -> str:
     """A client is interrupted while its SETs are under way. A thread is interrupted by SIGINT, and
@@ -489,7 +502,9 @@ def interrupted_acquire(stage: Stage) -> str:
         stage.cont(stage.majority)
         stage.stop(stage.majority)
         client.resume()
-    need(stage.until_asked(stage.majority, client), "the client's SET was under way")
+    need(
+        stage.until_asked(stage.majority, client), "the client was waiting for the reply to its SET"
+    )
     stage.interrupt(client)
     stage.cont(stage.majority)
     reply = client.acquired()
@@ -500,7 +515,9 @@ def interrupted_acquire(stage: Stage) -> str:
 
 
 @schedule(
-    ENDS, "Ctrl-C or a cancellation in release leaves keys", "Python, asyncio: task cancellation"
+    ENDS,
+    "a release that is interrupted by Ctrl-C or a cancellation leaves keys",
+    "Python, asyncio: task cancellation",
 )
 def interrupted_release(stage: Stage) -> str:
     """A holder is interrupted while its release is under way."""
@@ -509,7 +526,7 @@ def interrupted_release(stage: Stage) -> str:
     everyone = range(stage.instances)
     stage.stop(everyone)
     client.begin_release()
-    need(stage.until_asked(everyone, client), "the client's release was under way")
+    need(stage.until_asked(everyone, client), "the client was waiting for the reply to its release")
     stage.interrupt(client)
     stage.cont(everyone)
     client.answer()
@@ -547,7 +564,7 @@ def body_without_lock(stage: Stage) -> str:
     return "the body runs though another client holds the lock"
 
 
-@schedule(SERVERS, "a client without a quorum waits too long or is granted the lock", REDLOCK)
+@schedule(SERVERS, "without a quorum, a client waits too long or gets the lock", REDLOCK)
 def majority_down(stage: Stage) -> str:
     """A majority of the instances is frozen, so there is no quorum. A client asks for the lock. The
     client must get an answer within its TTL of 10 s.
@@ -577,11 +594,13 @@ def forked(stage: Stage) -> str:
     if client.ask("fork", resource=RESOURCE, ttl_ms=LONG_MS, wait_ms=WAIT_MS).ok:
         _need_held(client)
         return "the child is granted the lock that its parent holds"
-    if violation := _taken(stage, parent, "the child's end removes its parent's lock"):
+    if violation := _taken(
+        stage, parent, "when a forked child ends, it removes the lock of its parent"
+    ):
         return violation
     reply = client.release()
     return (
         ""
         if reply.ok and stage.until_lockable(CLEAN_S)
-        else f"the parent cannot release afterwards: {reply.error}"
+        else f"after the child has ended, the parent cannot release its lock: {reply.error}"
     )

@@ -77,9 +77,17 @@ def refusing(name: str, text: str, *, is_mute: bool = False) -> Callable[[JudgeS
         if second.ok and not is_written:
             return RowFinding("a client is granted the lock, but no server has written a key")
         is_free = second.ok or stage.until_lockable(0.5)
-        answer = "granted, because a server wrote the key" if second.ok else second.error or "no"
+        answer = (
+            "the lock was granted, because a server wrote the key"
+            if second.ok
+            else second.error or "no"
+        )
         remark = f"acquire: {answer}; release: {released}"
-        return RowFinding(remark=remark if is_free else f"{remark}; keys stay until their TTL ends")
+        return RowFinding(
+            remark=remark
+            if is_free
+            else f"{remark}; the keys of the lock remain until their TTL ends"
+        )
 
     return play
 
@@ -109,7 +117,7 @@ def failed_over(stage: JudgeStage) -> RowFinding:
     stage.fail_over()
     is_second, remark = _second_holder(holder, other, "that the replica never had")
     if is_second and stage.minority:
-        return RowFinding(f"a minority of the servers fails over, and {remark}")
+        return RowFinding(f"after a failover of a minority of the servers, {remark}")
     return RowFinding(remark=remark)
 
 
@@ -141,7 +149,7 @@ def _second_holder(holder: Party, other: Party, which: str) -> tuple[bool, str]:
     granted = other.acquire() if first_try.error else first_try
     client = "a second client"
     if first_try.error:
-        client += f", whose first try failed ({first_try.error}),"
+        client += f" (its first try failed: {first_try.error})"
     is_second = granted.ok and other.operations[-1].granted_ns < holder.until_ns
     released = holder.release().error or "no error"
     if is_second:

@@ -83,7 +83,8 @@ def search(stage: JudgeStage) -> RowFinding:
         )
     need(
         answer.tested >= LEAST,
-        f"at least {LEAST} schedules asked for a held lock (here: {answer.tested})",
+        f"at least {LEAST} schedules request a lock while another client holds it (in this "
+        f"search: {answer.tested})",
     )
     return RowFinding(
         remark=f"no fault in {answer.played:,} simulated schedules of seed {SEED}",

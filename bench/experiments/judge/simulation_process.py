@@ -51,7 +51,10 @@ def played(order: SimulationOrder) -> SimulationAnswer:
         if not connects:
             way, connect_lock = lock_of(client)
             if way != "threads":
-                raise TypeError("the lock is asynchronous, and an event loop runs in real time")
+                raise TypeError(
+                    "the search cannot test an asynchronous lock, because an event loop runs in "
+                    "real time"
+                )
             connects.append(connect_lock)
         lock = connects[0](client)
         assert isinstance(lock, Lock)

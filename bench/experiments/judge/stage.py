@@ -279,7 +279,7 @@ class JudgeStage(Stage):
                 self._stopped.update(everyone)
                 undo.callback(self._stopped.clear)
             yield
-        self.note(f"all servers: normal again ({text} has ended)")
+        self.note(f"all servers are normal again, because {text} has ended")
 
     def write(self, names: Sequence[str], text: str) -> None:
         """Write keys to all servers, as another client would."""
@@ -316,7 +316,9 @@ class JudgeStage(Stage):
         assert self._proxies is not None
         for instance, index in zip(self._replicas.instances, self._replicated, strict=True):
             self._proxies.shape(index, Shape(port=instance.port))
-        self._note_servers("its replica is the primary now, at the same address", self._replicated)
+        self._note_servers(
+            "the replica of this server is now the primary, at the same address", self._replicated
+        )
 
     # -- its keys ----------------------------------------------------------------------------------
 

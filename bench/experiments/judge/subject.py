@@ -42,8 +42,8 @@ SHAPE = (
 
 
 SHARED = (
-    "with --shared, `lock(urls)` returns an object. Its read(name) and write(name) return context "
-    "managers"
+    "with --shared, `lock(urls)` must return an object with the methods read(name) and "
+    "write(name), which return context managers"
 )
 
 
@@ -148,12 +148,17 @@ def _side_of(function: Callable[..., object], order: ClientOrder) -> tuple[str, 
     `function` makes the object with both sides. Raises UsageError.
     """
     if inspect.iscoroutinefunction(function):
-        raise UsageError(f"{order.name} is a coroutine function; make it a function. {SHARED}")
+        raise UsageError(
+            f"{order.name} is a coroutine function, but it must be a normal function; {SHARED}"
+        )
     lock = function(order.urls)
     side = getattr(lock, order.side, None)
     if side is None:
         kind = type(lock).__name__
-        raise UsageError(f"{order.name} returns {kind!r}, which has no {order.side!r}; {SHARED}")
+        raise UsageError(
+            f"{order.name} returns an object of the type {kind!r} without a method "
+            f"{order.side!r}; {SHARED}"
+        )
     is_async = _is_asynchronous(_held_by(side, order.name), order.name)
     return _way(is_async), lambda order: _driven(
         getattr(function(order.urls), order.side), order.name

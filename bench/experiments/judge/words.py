@@ -91,7 +91,7 @@ def sheet(result: JudgeResult, place: str = "") -> Sheet:
     about = (
         _tally(result),
         f"N={result.instances}, {_holders(result)}, TTL {lifetime}",
-        f"{server.name} {server.version}, own servers in memory on loopback",
+        f"{server.name} {server.version}, started by lockbench on loopback, in memory",
         *made(result),
     )
     whole = sheet_of(
@@ -172,7 +172,10 @@ def _parts(result: JudgeResult) -> Iterator[Part]:
     rows = tuple((row.verdict, row.topic, row.group, row.happened) for row in first)
     yield Part("rows", "", head, rows, frozenset(range(4)), below=3, styles=STYLES)
     if result.costs:
-        about = "four processes want one lock and hold it for 2 ms; CPU includes the judge's pipe"
+        about = (
+            "four processes request one lock, and each lease lasts 2 ms; the CPU time includes "
+            "the pipe to the judge"
+        )
         yield table_of(WaitingCost, "what waiting costs", about, result.costs)
 
 
@@ -193,7 +196,10 @@ def _limits(result: JudgeResult) -> Iterator[Sentence]:
         yield Sentence("warning", text)
     if result.chosen:
         names = ", ".join(row.topic for row in result.rows)
-        text = f"only these rows were played: {names}; lockbench judge plays all rows"
+        text = (
+            f"the judge played only these rows: {names}; run lockbench judge without this "
+            "selection to play all rows"
+        )
         yield Sentence("warning", text)
     missing = [row for row in result.rows if row.verdict == "not applicable"]
     for reason in dict.fromkeys(row.happened for row in missing):

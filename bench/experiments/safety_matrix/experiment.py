@@ -54,7 +54,9 @@ FULL_SCHEDULES = 2_000
 # 1/150. With 12 seeds, the first schedule with the flaw had a number from 1 to 386. So 3,000
 # schedules miss the flaw for 2 of 10⁹ seeds. 250 schedules missed the flaw for one seed in six.
 SCHEDULES_OF_A_FLAW = 3_000
-ABOUT = "two leases were valid at the same time; `lockbench explore --recipe …` shows the schedule"
+ABOUT = (
+    "two leases were valid at the same time; run `lockbench explore --recipe …` to see the schedule"
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,8 +29,8 @@ class Finding(Section, frozen=True):
     figures: Annotated[
         Figures,
         says(
-            "the row's measured values; each name ends with the unit; a value is null "
-            "if its event never happened"
+            "measured values of the row; the name of a value ends with its unit; a value is "
+            "null if its event did not happen"
         ),
     ] = field(default_factory=dict)
     reason: Annotated[

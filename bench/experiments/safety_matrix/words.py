@@ -79,7 +79,10 @@ def _is_flawed(row: SafetyRow) -> bool:
 def _lines(result: SafetyResult) -> Iterator[Sentence]:
     if flawed := [row.recipe for row in result.rows if row.seen == FLAW]:
         names = ", ".join(dict.fromkeys(flawed))
-        yield to_do(f"do not use these recipes where two holders cause harm: {names}", "avoid")
+        yield to_do(
+            f"if two holders at the same time cause harm, do not use these recipes: {names}",
+            "avoid",
+        )
         yield to_do("lockbench explore --recipe … shows the schedule that breaks a recipe", "look")
     yield to_do("lockbench judge mine.py tests your own lock with these faults")
     unlooked: dict[str, list[str]] = {}
@@ -90,7 +93,7 @@ def _lines(result: SafetyResult) -> Iterator[Sentence]:
     for reason, rows in unlooked.items():
         yield not_measured(f"{', '.join(rows)}: {reason}")
     if result.conditions.quick:
-        yield not_measured("longer TTLs and more schedules: lockbench safety without --quick")
+        yield not_measured("longer TTLs and more schedules; run lockbench safety without --quick")
 
 
 def _figure(row: SafetyRow) -> str:
@@ -143,8 +146,8 @@ def figures(result: SafetyResult) -> list[Figure]:
         if measures:
             groups.append((_PARTS[part], measures))
     about = (
-        "Each bar shows the number of steps of the smallest schedule that breaks "
-        "the recipe. A violated claim has a bar of one step"
+        "Each bar shows the number of steps of the smallest schedule that breaks the recipe. "
+        "The bar of a violated claim has one step"
     )
     heads = [Panel("broken in", "steps")]
     return [panels("matrix", _answer(result.rows), about, heads=heads, groups=groups)]
@@ -183,7 +186,8 @@ def suite(result: SafetyResult) -> Suite:
         Case(
             " ".join((row.part, row.recipe, row.fault)),
             ROW_WORDS[row.verdict].status,
-            f"expected {row.expected}, seen {row.seen}: {row.reason or figures_text(row.figures)}",
+            f"expected: {row.expected}, observed: {row.seen} "
+            f"({row.reason or figures_text(row.figures)})",
         )
         for row in result.rows
         if row.verdict in ROW_WORDS

@@ -51,7 +51,8 @@ def _retry(text: str) -> RetrySettings | None:
 _KS = Several(click.IntRange(2, MOST_CONTENDERS))
 _ORDERS = Several(click.Choice(("parallel", "sequential", "random")))
 _TRIALS = (
-    f"trials per row, four times as many for parallel retries  [{ROUNDS}; quick {QUICK_ROUNDS}]"
+    "number of trials per row; rows with parallel retries have four times as many  "
+    f"[{ROUNDS}; quick {QUICK_ROUNDS}]"
 )
 _APART = "each contender starts at a random time within this spread  [0ms,0.5ms; quick 0ms]"
 _POLICIES = f"retry policies to compare; none: no retries  [{RETRIES}]"

@@ -57,8 +57,8 @@ def run_split_votes(order: ExperimentOrder[SplitVotesPlan], show: Show) -> Done[
         retries = tuple(retry_row(*row) for row in measured.retried.items() if row[1])
         unreachable = sum(row.endings.unreachable for row in contention)
         warning = (
-            f"in {unreachable:,} rounds fewer than a quorum answered; these rounds are no split "
-            "votes"
+            f"in {unreachable:,} rounds, fewer instances than a quorum answered; these rounds "
+            "do not count as split votes"
         )
         result = SplitVotesResult(
             **experiment.header(seed=plan.seed, interrupted=experiment.cut),
@@ -116,7 +116,7 @@ class _Measurement:
         self._rng.shuffle(trials)
         for number, contest in enumerate(trials, 1):
             what = f"K={contest.contenders} {contest.order}"
-            self._show(f"{section}: trial {number:,} of {len(trials):,}, {what}")
+            self._show(f"{section}: trial {number:,} of {len(trials):,} ({what})")
             rows[contest].append(contenders.run(contest))
 
 

@@ -109,7 +109,8 @@ def calibration_row(instances: int, contenders: int, endings: Endings) -> Calibr
         misses.append("no split-vote rate was measured")
     elif abs(measured.rate - expected) > TOLERANCE:
         misses.append(
-            f"the split-vote rate is {measured.rate:.3f}, expected {expected:.3f} ± {TOLERANCE}"
+            f"the split-vote rate is {measured.rate:.3f}, but {expected:.3f} ± {TOLERANCE} "
+            "was expected"
         )
     return CalibrationRow(
         contenders=contenders,
@@ -236,9 +237,11 @@ def judge_split_votes(
     for row in contention:
         name = f"contention, K={row.contenders}, {row.order}"
         if not row.spread_s and not row.contention_rounds:
-            unknown.append(f"{name}: all were released together, but no attempts overlapped")
+            unknown.append(
+                f"{name}: all contenders started together, but none of their attempts overlapped"
+            )
         if row.endings.unreachable * 2 > row.contention_rounds > 0:
-            unknown.append(f"{name}: in most rounds fewer than a quorum answered")
+            unknown.append(f"{name}: in most rounds, fewer instances than a quorum answered")
     unknown += [
         f"retries, K={row.contenders}, {row.order}, {row.retry.policy}: no caller got a lease"
         for row in retries

@@ -58,7 +58,7 @@ class SplitVotesPlan(Section, frozen=True, kw_only=True):
     ]
     spreads_ms: Annotated[
         tuple[float, ...],
-        says("the spreads; each contender starts at a random time within the spread"),
+        says("spreads of the starts; each contender starts at a random time within the spread"),
     ]
     orders: Annotated[
         tuple[str, ...], says("the orders in which an attempt sends its commands to the instances")
@@ -67,8 +67,8 @@ class SplitVotesPlan(Section, frozen=True, kw_only=True):
     rounds: Annotated[
         Count,
         says(
-            "trials per row; calibration has at least 2,000 trials, and parallel "
-            "retries have four times as many trials"
+            "number of trials per row; a calibration row has at least 2,000 trials, and a "
+            "row with parallel retries has four times this number"
         ),
     ]
     seed: Annotated[int, says("seed of every random choice")]

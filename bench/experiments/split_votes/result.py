@@ -20,8 +20,8 @@ class Endings(Section, frozen=True, kw_only=True):
     unreachable: Annotated[
         Count,
         says(
-            "rounds in which fewer than a quorum of instances answered, so that votes "
-            "did not decide"
+            "number of rounds without an answer from a quorum of instances; votes did not "
+            "decide these rounds"
         ),
     ] = 0
 
@@ -41,7 +41,10 @@ class CalibrationRow(Section, frozen=True, kw_only=True):
     closed_form: Annotated[Share, says("1 − K·P(Bin(N,1/K) ≥ q)", unit="factor", shown="table")]
     misses: Annotated[
         tuple[str, ...],
-        says("deviations from the expectation, which is a rate within 0.05 of the closed form"),
+        says(
+            "sentences about deviations; the expected split-vote rate differs from the closed "
+            "form by at most 0.05"
+        ),
     ]
 
     @property
@@ -123,8 +126,8 @@ class RetryRow(ContestRow, frozen=True, kw_only=True):
     dead_time_s: Annotated[
         Latency,
         says(
-            "time from the first start to the first grant, only over trials in which "
-            "no first attempt won",
+            "time from the first start to the first grant, over the trials in which every "
+            "first attempt failed",
             label="dead",
             shown="table:p50",
         ),

@@ -32,7 +32,10 @@ _TERMS = {
 }
 _RETRY_TERMS = {
     "all lost": "trials in which no contender's first attempt won",
-    "dead": "time from the first start to the first grant, in trials in which no first attempt won",
+    "dead": (
+        "time from the first start to the first grant, over the trials in which every first "
+        "attempt failed"
+    ),
 }
 
 
@@ -145,7 +148,8 @@ def _lines(result: SplitVotesResult) -> Iterator[Sentence]:
             "measure again",
         )
     yield not_measured(
-        "networks slower than loopback, on which the votes of an attempt arrive further apart"
+        "networks that are slower than loopback; there, the votes of one attempt arrive "
+        "further apart"
     )
     sizes = counted(result.conditions.instances, "instance")
     yield not_measured(f"fleets that do not have {sizes}")
@@ -175,9 +179,10 @@ def _advice(rows: Sequence[RetryRow]) -> Iterator[Sentence]:
             least_s = min((half_s or 0.0 for half_s in others_s), default=0.0)
             if slow_s is not None and slow_s < least_s:
                 yield to_do(
-                    f"asking {order}, retry by {retry.policy} over {retry.window_ms:g} ms: with "
-                    f"{most} callers it gave 90 % of the first grants within {latency(slow_s)}; "
-                    f"any other policy tried took {latency(least_s)} or more for 50 %",
+                    f"with {order} requests, use the retry policy {retry.policy} over "
+                    f"{retry.window_ms:g} ms: with {most} callers, 90 % of the first grants "
+                    f"came within {latency(slow_s)}; with every other tested policy, 50 % of "
+                    f"the first grants took {latency(least_s)} or more",
                     "retry",
                 )
 
@@ -188,7 +193,8 @@ def suite(result: SplitVotesResult) -> Suite:
         Case(
             f"calibration K={row.contenders}",
             "inconclusive" if row.misses else "pass",
-            f"nobody won {interval(row.split_rate)}, closed form {row.closed_form:.3f}",
+            f"share of rounds without a winner: {interval(row.split_rate)}; closed form: "
+            f"{row.closed_form:.3f}",
         )
         for row in result.calibration
     ]

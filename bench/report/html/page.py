@@ -132,8 +132,8 @@ def page_of_several(runs: Sequence[RunResult], names: Sequence[str]) -> Page:
         "differ"
     )
     about = (
-        "from the measured window; acquires include failed ones; – means too few samples, or not "
-        "applicable"
+        "figures of the measured window; acquires include failed acquires; – means that "
+        "there are too few samples, or that the figure does not apply"
     )
     rows = [
         (one.name, *(in_unit(one.value(run), one.unit) for run in runs))

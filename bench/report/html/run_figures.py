@@ -209,7 +209,10 @@ def slowest_of(result: RunResult) -> tuple[float, str] | None:
     faults = " and ".join(
         band.text for band in fault_bands(result) if band.start <= at <= band.stop
     )
-    sentence = f"The slowest acquire took {latency(whole)}; it was due {at:.1f} s into the run"
+    sentence = (
+        f"The slowest acquire took {latency(whole)}; it was due {at:.1f} s after the start of the "
+        "measured window"
+    )
     return at + over.slice_s / 2, sentence + (f", during {faults}" if faults else "")
 
 
@@ -251,8 +254,8 @@ class _CourseFigures:
             )
         ]
         about = (
-            f"Acquire latency from the intended start, {self._slice}; a percentile needs ten "
-            "samples beyond it"
+            f"Acquire latency from the intended start, {self._slice}; a percentile is shown "
+            "only if at least ten samples are above it"
         )
         y = latencies(value for values in columns.values() for value in values if value)
         _, title = slowest_of(self._result) or (0.0, "No lease was acquired in the measured window")

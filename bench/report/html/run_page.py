@@ -74,26 +74,38 @@ def advice(result: RunResult) -> Iterator[Sentence]:
     scenario = result.scenario
     safety = result.safety
     if safety.verdict == "VIOLATED":
-        yield to_do("the timeline shows both holders, the table below it their commands", "look")
+        yield to_do(
+            "look at both holders in the timeline, and at their commands in the table below the "
+            "timeline",
+            "look",
+        )
         yield to_do("lockbench judge mine.py tests the faults of your own lock separately", "next")
     if safety.verdict == "NOT TESTED":
-        yield to_do("--hold 5ms --resources 50: callers meet while a lock is held", "test safety")
+        yield to_do(
+            "use --hold 5ms --resources 50, so that callers request locks that other callers hold",
+            "test safety",
+        )
     if result.generator.verdict in IN_DOUBT:
         yield to_do(
-            "--processes 2, or fewer --users, because the load process was late", "measure again"
+            "use --processes 2 or fewer --users, because the load process was late", "measure again"
         )
     if result.rate.sustained is False:
-        yield to_do("a lower --rate, because this rate was not sustained", "slow down")
+        yield to_do(
+            "use a lower --rate, because the servers did not sustain this rate", "slow down"
+        )
     yield to_do("lockbench capacity --slo 'acquire.p99 < 10ms' finds the highest rate", "plan")
     if result.fleet.started:
-        yield not_measured("your network and your disk: use --target to load your own servers")
+        yield not_measured("your network and your disk; use --target to load your own servers")
     if not result.faults:
-        yield not_measured("faults: lockbench run with a scenario that has [[faults]]")
+        yield not_measured(
+            "the effect of faults; add [[faults]] to a scenario, and run the scenario"
+        )
     if safety.within_one_process:
-        yield not_measured("callers in other processes: --processes 2")
+        yield not_measured("callers in several processes; use --processes 2")
     if not scenario.rate_per_s:
         yield not_measured(
-            "a given rate: --rate 2000, because callers of a closed loop wait for each other"
+            "the latency at a given rate; use --rate 2000, because callers of a closed loop "
+            "wait for their own replies"
         )
 
 
@@ -103,7 +115,9 @@ def _speed(result: RunResult, summary: Sheet) -> Chapter:
         (f"{name.strip()}{f' ({note.strip()})' if note else ''}", *cells)
         for name, *cells, note in part.rows
     )
-    about = "From HDR histograms; – means fewer than ten samples beyond the percentile"
+    about = (
+        "Figures from HDR histograms; – means that fewer than ten samples are above the percentile"
+    )
     table = replace(part, name="How long it took", about=about, head=part.head[:-1], rows=rows)
     curve = percentile_figure(result)
     figures = (curve,) if curve else ()
@@ -220,7 +234,7 @@ def _around(result: RunResult, at_s: float) -> tuple[float, float]:
 def _safety(result: RunResult, moment: Eyecatcher | None) -> Chapter:
     holders = _holders(result, moment)
     examples = _examples(result)
-    about = "in the whole run, warm-up and drain included"
+    about = "counts over the whole run, with warm-up and drain"
     counts = Part("What the oracle found", about, ("rule", "count"), facts_of(result.safety))
     figures = (holders,) if holders else ()
     tables = (counts, examples) if examples else (counts,)
@@ -290,7 +304,10 @@ def _examples(result: RunResult) -> Part | None:
     if not rows:
         return None
     when = ("start", "granted", "valid until", "work end", "release sent", "returned")
-    about = "Up to five of each kind; times in ms from the earliest start of the finding"
+    about = (
+        "The table shows up to five findings of each kind; times are in ms from the earliest "
+        "start in each finding"
+    )
     head = ("finding", "cause", "who", "acquire, release", *when)
     return Part("The operations involved", about, head, tuple(rows), frozenset(range(4)))
 

@@ -39,7 +39,7 @@ def _jump_ms(raw: object) -> float:
     ms = parse_duration(text.lstrip("+-") or raw)
     if not 0 < ms <= _DAY_MS:
         raise ValueError(
-            f"{raw!r} is not a time up to 24h, forward or back (write it like 5s or -5s)"
+            f"{raw!r} is not a time of at most 24h, forward or backward (write it like 5s or -5s)"
         )
     return -ms if text.startswith("-") else ms
 
@@ -145,14 +145,12 @@ def _lasts_ms(kind: FaultKind, for_ms: float | None, params: Params) -> float | 
     """
     kind.check(params)
     if kind.lasts == "must" and for_ms is None:
-        raise ValueError("it must end; set `for` to its length")
+        raise ValueError("this fault must end before the run ends; set `for` to its length")
     if kind.lasts != "cannot":
         return for_ms
     if for_ms is not None:
-        lasts = (
-            "lasts for the time of its param `delay`" if "delay" in params else "happens at once"
-        )
-        raise ValueError(f"it {lasts}; take `for` out")
+        lasts = "its param `delay` gives its length" if "delay" in params else "it has no length"
+        raise ValueError(f"this kind of fault has no `for`, because {lasts}; remove `for`")
     return float(params.get("delay", 0.0))
 
 
@@ -173,8 +171,9 @@ def _kind(kind: str, noun: str) -> FaultKind:
     table = KINDS if noun == "instance" else WORKER_KINDS
     if kind not in KINDS:
         raise ValueError(
-            f"there is no such kind (there are {', '.join(KINDS)}){nearest(kind, KINDS)}"
+            "there is no such kind of fault (the kinds are "
+            f"{', '.join(KINDS)}){nearest(kind, KINDS)}"
         )
     if kind not in table:
-        raise ValueError(f"{kind} strikes instances, not workers")
+        raise ValueError(f"the fault {kind} is only possible on an instance, not on a worker")
     return table[kind]

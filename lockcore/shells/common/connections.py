@@ -36,8 +36,9 @@ GRACE_NS = 100 * NS_PER_MS
 # this process and its holders stood still.
 STILL_NS = 10 * NS_PER_MS
 CANNOT_HEAR = (
-    "retry policy push polls: no quorum of these servers lets this user GETRANGE, PUBLISH and "
-    "SUBSCRIBE over RESP3 with CLIENT TRACKING; the README lists what an ACL needs for it"
+    "the retry policy push works like poll, because fewer than a quorum of these servers "
+    "allow this user GETRANGE, PUBLISH and SUBSCRIBE over RESP3 with CLIENT TRACKING; the "
+    "README lists the ACL rules that push needs"
 )
 
 

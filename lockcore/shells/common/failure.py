@@ -111,7 +111,7 @@ FAILURES: dict[str, Failure] = {
         InstanceRefusedError,
     ),
     r"reply \w*NoPermissionError": Failure(
-        "the ACL of this user does not allow keys{begin}",
+        "the ACL of this user does not allow the keys that lockcore uses{begin}",
         "add ~{prefix}* to the ACL",
         InstanceRefusedError,
     ),
@@ -475,7 +475,7 @@ def _line(target: InstanceTarget, heard: bytes) -> str:
     contain a secret."""
     text = heard.decode("utf-8", "replace")
     if target.mask(text) != text:
-        return "a text with a secret, which is not shown"
+        return "a text that contains a secret (lockcore does not show the text)"
     line = text.partition("\n")[0].strip()[:40]
     return repr(line.encode("ascii", "replace").decode()) if line else "an empty line"
 

@@ -196,7 +196,7 @@ class ThreadDriver(IoDriver):
         """
         self.check_usable()
         if threading.get_ident() == self._io:
-            raise CannotWaitError("in its own I/O thread (a __del__ or an observer)")
+            raise CannotWaitError("in the I/O thread of this Redlock (a __del__ or an observer)")
 
     def _carry(
         self,

@@ -277,7 +277,7 @@ def test_a_limit_within_the_range_of_its_figure_is_taken(text: str, limit: float
         ("safety.violations == 0%", "'%' is not a unit of safety.violations"),
         (
             "acquire.success >= 99",
-            "is a share from 0 to 1, but 99 is above 1; write acquire.success >= 99%",
+            "is a share between 0 and 1, but the limit 99 is above 1; write acquire.success >= 99%",
         ),
         ("acquire.success >= 101%", "but 101% is above 1; write acquire.success >= 100%"),
         ("outcome_shares.contended < 2", "outcome_shares.contended is a share from 0 to 1"),

@@ -294,7 +294,7 @@ def test_a_figure_that_cannot_be_is_refused(path: str, value: Any) -> None:
 @pytest.mark.parametrize(
     ("path", "value", "why"),
     [
-        ("latency_s.acquire_all.p50", 1.0, "its p50 (1) is above its p90"),
+        ("latency_s.acquire_all.p50", 1.0, "the p50 (1) is above the p90"),
         ("latency_s.acquire.mean", 99.0, "the mean (99) is above the largest sample"),
         ("latency_s.acquire.count", 5, "latency_s.acquire.count is 5, but outcomes give"),
         (
@@ -327,7 +327,7 @@ def test_a_section_in_order_contradicts_nothing() -> None:
     good = Latency(count=100, mean=1.0, p50=1.0, p90=2.0, p99=None, p999=None, p9999=None, max=3.0)
     assert list(contradictions_in({"a": [good]})) == []
     assert list(contradictions_in({"a": [replace(good, p50=2.5)]})) == [
-        "a.0: its p50 (2.5) is above its p90 (2)"
+        "a.0: the p50 (2.5) is above the p90 (2)"
     ]
 
 
@@ -441,7 +441,7 @@ def test_the_newest_of_its_kind_is_found(tmp_path: Path) -> None:
 
 def test_a_named_result_of_another_kind_is_refused(tmp_path: Path) -> None:
     store(tmp_path / "c", "fsync")
-    with pytest.raises(UsageError, match="is not a result of lockbench crash"):
+    with pytest.raises(UsageError, match="name a result of lockbench crash"):
         ANSWERS["crash"]().read_file(tmp_path / "c")
     with pytest.raises(UsageError, match="is not a result of lockbench run"):
         RUN.read_file(tmp_path / "c")

@@ -42,7 +42,7 @@ def instance(
             instance("voting", 0, "no counters: the instance restarted in between"),
             "no counters: the instance restarted in between",
         ),
-        (instance("voting", 1), "keys of this run were left behind and are now unlinked: 1"),
+        (instance("voting", 1), "1 keys of this run were left behind"),
     ],
 )
 def test_a_warning_names_each_cause_once(seen: InstanceReport, sentence: str) -> None:

@@ -198,9 +198,9 @@ def test_what_cannot_be_done_here_is_skipped_where_that_is_allowed() -> None:
 @pytest.mark.parametrize(
     ("acts", "why"),
     [
-        ({"begins": fail("it burnt down")}, "it did not begin: it burnt down"),
-        ({"begins": lambda: {}["nowhere"]}, "it did not begin: 'nowhere'"),
-        ({"ends": fail("it is stuck")}, "the fault could not be undone: it is stuck"),
+        ({"begins": fail("it burnt down")}, "the fault did not begin: it burnt down"),
+        ({"begins": lambda: {}["nowhere"]}, "the fault did not begin: 'nowhere'"),
+        ({"ends": fail("it is stuck")}, "lockbench could not undo the fault: it is stuck"),
     ],
 )
 def test_a_fault_that_fails_is_undone_and_an_absence_unless_that_is_allowed(

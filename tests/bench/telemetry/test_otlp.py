@@ -148,8 +148,8 @@ def test_what_is_rejected_in_a_success_is_counted_and_warned_of_once(
     assert otlp.dropped == {"export": 0, "span": 4, "point": 4}
     (sentence,) = otlp.complaints()
     assert sentence == (
-        "telemetry: E took 2 of 2 exports and 4 of 8 spans, and rejected 4 points of "
-        "those exports; "
+        "telemetry: E accepted 2 of 2 exports and 4 of 8 spans, and it rejected 4 points in "
+        "these exports; "
         "it said: the series is full"
     )
 
@@ -171,7 +171,8 @@ def test_a_warning_of_a_receiver_that_took_everything_is_passed_on(
         collector.message = "your token ends tomorrow"
         otlp = sent_to(collector, HTTP, monkeypatch)
     assert otlp.complaints() == [
-        "telemetry: E accepted everything, but answered: your token ends tomorrow"
+        "telemetry: E accepted everything, but its answer contains a warning: "
+        "your token ends tomorrow"
     ]
 
 
@@ -199,7 +200,9 @@ def test_a_success_that_is_no_answer_of_otlp_has_taken_nothing(
     assert otlp.dropped == {"export": 1, "span": 4, "point": 0}
     (sentence,) = otlp.complaints()
     shown = media.partition(";")[0] or "bytes"
-    assert f"it answers 200 with {shown}, which is not an OTLP answer" in sentence
+    assert (
+        f"the answer has the status 200 and the content {shown}, so it is not an OTLP" in sentence
+    )
 
 
 @pytest.mark.parametrize(

@@ -191,9 +191,9 @@ BAD_REQUEST = b"HTTP/1.1 400 Bad Request\r\n\r\n"
 @pytest.mark.parametrize(
     ("scheme", "protocol", "answer", "part"),
     [
-        ("http", "", REDIS_ERROR, "speaks the Redis protocol; write the address of a collector"),
-        ("http", "grpc", REDIS_ERROR, "speaks the Redis protocol"),
-        ("https", "", REDIS_ERROR, "speaks the Redis protocol"),
+        ("http", "", REDIS_ERROR, "uses the Redis protocol; write the address of a collector"),
+        ("http", "grpc", REDIS_ERROR, "uses the Redis protocol"),
+        ("https", "", REDIS_ERROR, "uses the Redis protocol"),
         ("http", "", ALERT, "speaks TLS; write https://"),
         ("http", "grpc", ALERT, "speaks TLS; write https://"),
         ("https", "", BAD_REQUEST, "speaks no TLS; write http://"),
@@ -215,7 +215,7 @@ def test_who_speaks_something_else_is_refused(
 def test_a_redis_that_waits_for_more_of_the_first_message_is_asked_again() -> None:
     with (
         answering(b"", REDIS_ERROR) as address,
-        pytest.raises(UsageError, match="speaks the Redis protocol"),
+        pytest.raises(UsageError, match="uses the Redis protocol"),
     ):
         require_receivers({ENDPOINT: address.replace("http:", "https:")})
 

@@ -139,7 +139,7 @@ def test_what_is_no_server_is_refused_before_the_run_with_its_cause(
         listening(serve) as port,
         pytest.raises(
             EnvironmentNotReadyError,
-            match=f"1 of 1 targets cannot be used: 127.0.0.1:{port} .*{says}",
+            match=f"lockbench cannot use 1 of 1 targets: 127.0.0.1:{port} .*{says}",
         ),
     ):
         inspect([f"redis://127.0.0.1:{port}"])

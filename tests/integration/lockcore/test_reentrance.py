@@ -173,8 +173,8 @@ def test_what_is_collected_in_the_io_thread_is_refused_there_and_hangs_nobody(
     shell.until(lambda: said, "the garbage to be collected")
     assert said == [
         [
-            "this Redlock cannot wait in its own I/O thread (a __del__ or an observer); "
-            "nothing was sent"
+            "this Redlock cannot wait in the I/O thread of this Redlock "
+            "(a __del__ or an observer); nothing was sent"
         ]
         * 7
     ]

@@ -120,7 +120,7 @@ def test_what_pauses_took_from_the_probes_is_counted() -> None:
 
 def test_the_load_process_s_own_share_stands_beside_the_latency() -> None:
     text = " ".join(shown(result(point()), 300).split())
-    assert "the p99 at 11,200/s is 8.50 ms; this machine caused 3.10 ms of it" in text
+    assert "the p99 at 11,200/s is 8.50 ms; this machine added 3.10 ms" in text
 
 
 @pytest.mark.parametrize("width", [80, 100])

@@ -168,8 +168,8 @@ def test_what_an_acquire_costs_may_not_grow_for_certain(
 def test_a_headline_names_what_was_judged_and_not_a_tail_that_was_not(capsys: Any) -> None:
     assert gate({"latency_s.acquire_all.p99": lambda value: 2 * value}) == 0
     text = " ".join(capsys.readouterr().out.split())
-    assert "b: rate, p50, success, client CPU," in text
-    assert "at most 10 % worse than a; p99 not judged" in text
+    assert "b is at most 10 % worse than a in rate, p50, success, client CPU," in text
+    assert "bytes and trips; the p99 was not judged" in text
 
 
 def test_slower_by_a_fifth_fails(capsys: Any) -> None:

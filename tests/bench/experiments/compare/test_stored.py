@@ -60,7 +60,9 @@ def test_what_holds_no_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="contains no result"):
         read_series(tmp_path)
     other = store(tmp_path / "other", {"schema_version": 1, "kind": "gate", "started_at": "x"})
-    with pytest.raises(UsageError, match="is not a result of lockbench run"):
+    with pytest.raises(
+        UsageError, match="is a result of another command; name a result of lockbench run"
+    ):
         read_series(other)
 
 
@@ -165,7 +167,7 @@ def test_a_stored_run_and_one_made_now_are_never_compared(tmp_path: Path) -> Non
     place = store(tmp_path / "run", result())
     (tmp_path / "mine.toml").write_text("users = 3\n", encoding="utf-8")
     given = [read_named(str(place), tmp_path), read_named(str(tmp_path / "mine.toml"), tmp_path)]
-    with pytest.raises(UsageError, match="do not compare fairly"):
+    with pytest.raises(UsageError, match="is not fair"):
         is_stored(given)
     assert is_stored(given[:1])
     assert not is_stored(given[1:])

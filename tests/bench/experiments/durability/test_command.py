@@ -101,7 +101,7 @@ def test_a_scenario_brings_its_callers_hold_and_servers(said: Said) -> None:
     assert "the hold time of a lock is longer than a load of 2 s" in said().err
     Path("theirs.toml").write_text('targets = ["redis://127.0.0.1:1"]\n', "utf-8")
     assert execute(["fsync", "theirs.toml"]) == 3
-    assert "1 of 1 targets cannot be used: 127.0.0.1:1" in said().err
+    assert "lockbench cannot use 1 of 1 targets: 127.0.0.1:1" in said().err
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ def test_a_scenario_brings_its_callers_hold_and_servers(said: Said) -> None:
         (["--disk", "nowhere"], "nowhere is not a folder"),
         (
             ["--allow-config"],
-            "only for servers that lockbench did not start: name them with --target",
+            "only for your own servers; name your servers with --target",
         ),
     ],
 )
@@ -147,7 +147,7 @@ def test_what_is_wrong_is_refused_in_one_sentence(
 def test_a_target_that_is_dead_is_named_and_no_option_advised_that_there_is_not(said: Said) -> None:
     assert execute(["fsync", "--target", "redis://127.0.0.1:1"]) == 3
     told = said().err
-    assert "1 of 1 targets cannot be used: 127.0.0.1:1 (connection refused" in told
+    assert "lockbench cannot use 1 of 1 targets: 127.0.0.1:1 (connection refused" in told
     assert "--allow-missing" not in told
     assert told.count("\n") == 1
     assert list(Path().iterdir()) == []
@@ -165,7 +165,7 @@ def test_the_planner_writes_its_page_or_says_what_it_needs(said: Said) -> None:
         "RECOMMENDED   appendfsync everysec, and start a crashed server only when your \n"
     )
     assert "made of" in text
-    assert "which is not this machine, so measure again" in " ".join(text.split())
+    assert "this is another machine, so measure again on this machine" in " ".join(text.split())
     assert "a crash" in page
 
 
@@ -197,7 +197,9 @@ def test_figures_of_another_machine_are_called_so() -> None:
         machine_text(here, here)
         == f"measured on {here.cpu_model}, {here.cores} cores, kernel {here.kernel}"
     )
-    assert machine_text(there, here).endswith(", which is not this machine, so measure again")
+    assert machine_text(there, here).endswith(
+        "; this is another machine, so measure again on this machine"
+    )
 
 
 @pytest.mark.parametrize(
@@ -224,8 +226,11 @@ def test_figures_of_another_machine_are_called_so() -> None:
             "the verdict of the losses of 2026-11-22 is INTERRUPTED: interrupted, so the "
             "unfinished groups",
         ),
-        ({"environment__cpu_model": "a toaster"}, "come from two machines: cpu_model"),
-        ({"environment__kernel": "2.6.9"}, "come from two machines: kernel"),
+        (
+            {"environment__cpu_model": "a toaster"},
+            "were measured on two different machines: cpu_model",
+        ),
+        ({"environment__kernel": "2.6.9"}, "were measured on two different machines: kernel"),
         ({"fleet__server__version": "8.4.0"}, "the losses on redis 8.4.0"),
         (
             {"started_at": "2019-01-01T00:00:00Z"},
@@ -269,7 +274,7 @@ def test_a_report_finds_the_crash_result_beside_or_says_what_to_type(said: Said)
 @pytest.mark.parametrize(
     ("kind", "command", "sentence"),
     [
-        ("safety", ["planner", "--costs", SPEED, "--crash"], "is not a result of lockbench crash"),
+        ("safety", ["planner", "--costs", SPEED, "--crash"], "name a result of lockbench crash"),
         (
             "crash",
             ["planner", "--costs", SPEED, "--crash"],

@@ -196,7 +196,10 @@ def test_a_calm_instance_is_not_excused_by_a_syncing_one() -> None:
 def test_no_at_a_power_cut_must_lose_nearly_all() -> None:
     of = crash("no")
     assert judge_loss([cut(of, 95)])[0] == AS_EXPECTED
-    assert judge_loss([cut(of, 60)]) == (NOT_SHOWN, "only 60% of the locks at stake were lost")
+    assert judge_loss([cut(of, 60)]) == (
+        NOT_SHOWN,
+        "the crashed servers lost only 60% of the locks that were still valid",
+    )
 
 
 def test_nothing_at_stake_shows_nothing() -> None:
@@ -204,7 +207,7 @@ def test_nothing_at_stake_shows_nothing() -> None:
     only_apart = [cut(crash(kind="kill"), ledger=SYNCING)]
     assert judge_loss(only_apart) == (
         NOT_KNOWN,
-        "a sync was in flight in every cut, so nothing could be judged",
+        "every cut happened during a sync, so no cut could be judged",
     )
 
 

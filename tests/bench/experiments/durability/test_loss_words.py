@@ -93,7 +93,7 @@ def test_what_is_lost_what_is_kept_and_who_got_a_lock_twice() -> None:
         "always no acknowledged lock lost, 0 of 1,600 locks granted twice (20 crashes; 95 % sure: "
         "fewer than 1 crash in 6)" in text
     )
-    assert "trusted at once: 400 of 400 locks granted twice (20 crashes)" in text
+    assert "clients trusted it, and N was odd: 400 of 400 locks granted twice (20 crashes)" in text
 
 
 def test_what_is_wrong_is_said_first_and_marked_in_its_row() -> None:
@@ -135,7 +135,9 @@ def test_every_cell_is_a_case() -> None:
 
 def test_a_figure_shows_what_was_lost() -> None:
     (lost,) = figures(FINE)
-    assert lost.title == "1 of 4 kinds of crash lost no acknowledged lock; the worst crash lost 380"
+    assert lost.title == (
+        "1 of 4 kinds of crash lost no acknowledged lock; the worst crash lost 380 locks"
+    )
     policies = [re.escape(f">{name}</text>") for name in ("none", "everysec", "always")]
     assert re.search(".*".join(policies), lost.svg), "grouped by policy"
     assert lost.svg.count('class="tick good"') == 3, "always: a tick where nothing was lost"

@@ -91,9 +91,9 @@ def test_the_answer_comes_first_with_its_bound_and_its_price() -> None:
 @pytest.mark.parametrize(
     ("ttl_ms", "wait", "sleep"),
     [
-        (10_000, "10.2 s", "11)"),
-        (50, "0.3 s", "1)"),
-        (95_000, "95.2 s", "96, with a longer TimeoutStartSec)"),
+        (10_000, "10.2 s", "11."),
+        (50, "0.3 s", "1."),
+        (95_000, "95.2 s", "96, with a longer TimeoutStartSec."),
     ],
 )
 def test_the_price_of_a_wait_is_that_of_the_users_longest_ttl(
@@ -102,9 +102,9 @@ def test_the_price_of_a_wait_is_that_of_the_users_longest_ttl(
     page = plan_page(rows(), healthy(), ttl_ms)
     assert ("no new locks", f"at most {wait}") in [figure[:2] for figure in key_figures(page)]
     assert f"ExecStartPre=/bin/sleep {sleep}" in page.advice[1]
-    assert f"No new locks for at most {wait}" in page.advice[1]
+    assert f"no lock is granted for up to {wait}" in page.advice[1]
     (told,) = [text for text in page.unmeasured if "your TTL" in text]
-    assert "was measured at 2 s" in told
+    assert "with a TTL of 2 s" in told
 
 
 def test_clients_that_abstain_are_a_choice_and_so_is_always() -> None:
@@ -113,7 +113,7 @@ def test_clients_that_abstain_are_a_choice_and_so_is_always() -> None:
     assert [label for label, _ in told] == ["choose", "or", "or"]
     (_, delayed), (_, abstaining), (_, always) = told
     assert delayed.startswith("everysec, delayed restart: ")
-    assert "clients abstain if each client sets max_ttl_ms" in abstaining
+    assert "each client does this if it sets max_ttl_ms" in abstaining
     assert (
         "The servers need no change. 0 of 1,200 locks granted twice in 120 crashes (95 % sure"
         in abstaining
@@ -137,10 +137,10 @@ def test_why_not_none_with_a_delayed_restart_is_answered_if_that_was_crashed() -
     page = plan_page(rows(), crash_of(*cells(), cut("none", "delayed")))
     told = dict(choices(page))["why not none?"]
     assert told.startswith(
-        "The policy none is as safe, as long as every restart is delayed: 0 of 400 locks"
+        "The policy none is equally safe if every restart is delayed: 0 of 400 locks"
     )
     assert (
-        "A server that starts without this delay has forgotten every lock: 400 of 400 locks "
+        "A server that starts without this delay has forgotten all its locks: 400 of 400 locks "
         "were granted twice." in told
     )
     assert "Under everysec a power cut loses the locks of the last second (93 of 1,200)" in told
@@ -205,7 +205,7 @@ def test_losses_at_another_fsync_latency_than_the_prices_are_unknown(
 @pytest.mark.parametrize(
     "conditions, doubt",
     [
-        ({"cuts_per_cell": 2}, "2 of 20 cuts per cell"),
+        ({"cuts_per_cell": 2}, "only 2 cuts per cell; 20 cuts"),
         ({"instances": (2, 3)}, "no crash was made at N=1, 5, and"),
     ],
 )
@@ -222,7 +222,7 @@ def test_a_delayed_restart_that_led_to_double_grants_is_not_recommended() -> Non
     grave[1] = cut("everysec", "delayed", grants=1)
     page = plan_page(rows(), crash_of(*grave))
     assert not option(page, 3, "everysec", "delayed").crash.is_safe
-    assert page.advice[0] == "appendfsync always, and a crashed server may start again at once"
+    assert page.advice[0] == "appendfsync always, and you may start a crashed server again at once"
     assert not any(text.startswith("everysec") for _, text in choices(page))
 
 
@@ -241,7 +241,10 @@ def test_without_a_crash_result_speed_alone_chooses_nothing() -> None:
     assert "run lockbench crash" in page.advice[0]
     assert {option.crash for option in page.options} == {None}
     assert page.ttl_ms is None
-    assert "the cost of no, waitaof: lockbench fsync --fsync no,waitaof" in page.unmeasured
+    assert (
+        "the cost of no, waitaof; to measure this cost, run lockbench fsync --fsync no,waitaof"
+        in page.unmeasured
+    )
     assert any(
         "lockbench crash --quick, then lockbench planner" in text for text in page.unmeasured
     )
@@ -252,7 +255,9 @@ def test_a_bound_and_a_ratio_without_an_interval_are_never_a_price() -> None:
     page = plan_page(rows_of(limited), healthy())
     assert page.always_costs is None
     assert ("always costs", "not known") in [figure[:2] for figure in key_figures(page)]
-    assert any("The cost of always is not known on this machine" in text for text in page.advice)
+    assert any(
+        "The cost of the policy always is unknown on this machine" in text for text in page.advice
+    )
     assert any("the load process reached its limit" in text for text in page.unmeasured)
     once = rows_of_visits([visit("everysec", 8000), visit("always", 2000)])
     page = plan_page(once, healthy())

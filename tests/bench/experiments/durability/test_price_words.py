@@ -92,7 +92,9 @@ def test_the_disk_is_told_of_and_why_rates_do_not_carry_over() -> None:
     assert "fdatasync p50 0.10 ms" in text
     assert "do not carry over" in text
     assert "memory" not in disk_text(DiskFigures(p50=3e-5, p99=None, max=1.0))
-    assert "this is memory, no disk" in disk_text(DiskFigures(p50=1e-6, p99=5e-6, max=1.0))
+    assert "the files are in memory instead of on a disk" in disk_text(
+        DiskFigures(p50=1e-6, p99=5e-6, max=1.0)
+    )
 
 
 def test_findings_are_cases_and_without_a_crash_result_one_is_asked_for() -> None:
@@ -144,7 +146,7 @@ def test_the_first_screen_of_the_planners_page_answers() -> None:
         "What to do",
         "everysec, delayed restart",
         "What was not measured",
-        "<h2>Price and loss of each choice",
+        "<h2>The price and the losses of each choice",
         "<h2>In words",
         "Again: <code>lockbench planner",
     ]
@@ -156,7 +158,7 @@ def test_the_picture_of_the_planner_draws_price_against_loss() -> None:
     good = result()
     drawn = choice_figure(plan_page(good.rows, crash_of(*CRASHES), 10_000))
     assert drawn is not None
-    assert drawn.title.startswith("2 of 3 choices granted no lock twice")
+    assert drawn.title.startswith("2 of 3 choices never granted a lock twice")
     assert drawn.svg.count('class="tick good"') == 2, "a green tick where no lock was granted twice"
     assert ">3 %</text>" in drawn.svg, "12 of 400"
     assert ">10.2</text>" in drawn.svg

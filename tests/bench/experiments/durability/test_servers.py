@@ -43,7 +43,9 @@ def test_permission_is_needed_unless_every_server_has_the_one_policy_that_is_mea
     if not needed:
         UserServers(URLS, wanted, allow_config=False).close()
         return
-    with pytest.raises(UsageError, match="allow the change with --allow-config"):
+    with pytest.raises(
+        UsageError, match="allow lockbench to change appendfsync with --allow-config"
+    ):
         UserServers(URLS, wanted, allow_config=False)
 
 

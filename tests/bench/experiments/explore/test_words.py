@@ -15,7 +15,7 @@ from bench.measure.result import read_result
 from bench.measure.section import typed
 from lockcore.clock import NS_PER_MS
 
-RULE = Step(9.0, -1, "two leases valid at once: C1's and C2's")
+RULE = Step(9.0, -1, "two leases were valid at the same time: the leases of C1 and C2")
 
 
 def broken(*steps: Step) -> Broken:

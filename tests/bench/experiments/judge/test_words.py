@@ -67,7 +67,9 @@ def test_a_choice_of_rows_names_each_row_once() -> None:
     rows = tuple(row for row in result.rows if row.topic in ("contention", "late-set"))
     chosen = earned(replace(result, chosen=("contention", "late-set"), rows=rows))
     (warning,) = (line.text for line in sheet(chosen).lines if line.label == "warning")
-    assert warning.startswith("only these rows were played: contention, late-set; lockbench judge")
+    assert warning.startswith(
+        "the judge played only these rows: contention, late-set; run lockbench judge"
+    )
 
 
 def test_rows_that_are_not_applicable_stand_together_by_reason() -> None:

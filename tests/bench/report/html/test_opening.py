@@ -71,7 +71,9 @@ def test_else_the_slowest_acquire_of_the_result(safe):
     calm = changed(safe, lambda plain: plain.update(faults=[]))
     text, picture = opens(calm)
     assert re.fullmatch(
-        r"The slowest acquire took [\d.]+ ms; it was due [\d.]+ s into the run", text
+        r"The slowest acquire took [\d.]+ ms; it was due [\d.]+ s after the start of the measured "
+        "window",
+        text,
     )
     assert picture == "latency-over-time"
     over = calm.over_time

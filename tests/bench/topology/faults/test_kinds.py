@@ -69,9 +69,12 @@ def test_what_strikes_workers_needs_no_server_of_ours(name: str) -> None:
             fault("fsync-latency", dely="5ms"),
             r"fault 1 \(fsync-latency\): there is no param 'dely' .*mean delay\?",
         ),
-        (fault("proxy", "worker:0"), "proxy strikes instances, not workers"),
-        (fault("script-flush", for_ms=5), "it happens at once; take `for` out"),
-        (fault("restart", for_ms=5), "of its param `delay`; take `for` out"),
+        (
+            fault("proxy", "worker:0"),
+            "the fault proxy is only possible on an instance, not on a worker",
+        ),
+        (fault("script-flush", for_ms=5), "because it has no length; remove `for`"),
+        (fault("restart", for_ms=5), "because its param `delay` gives its length; remove `for`"),
         (
             Fault("clock-jump", 0, None, ("instance:0",), "fixed", {}),
             r'it needs a value for by, for example params = \{by = "5s"\}',
