@@ -73,7 +73,7 @@ _GLANCE = (
     ),
     _number(
         "Leases overdue",
-        "Leases that ended without a release. Hold them for less time, or use keep_alive.",
+        "Leases that ended without a release. Hold leases for less time, or use keep_alive.",
         _over(),
         red_above=1,
     ),

@@ -62,8 +62,8 @@ class GetSet(_Unchecked):
     about = About(
         how="GET the variable, SET it to 1 if it is 0",
         flaw=(
-            "the check and the SET are not atomic, so all callers that read 0 before the first "
-            "SET get the lock"
+            "the check and the SET are two steps, so all callers that read 0 before the SET "
+            "get the lock"
         ),
         safe=False,
         points=("after-get",),
@@ -135,7 +135,10 @@ class TimestampGetset(PlainRecipe):
     about = About(
         how="SETNX with the end time as value; GETSET takes over an expired lock; a release "
         "is DEL if the lock has not expired",
-        flaw="needs synchronised clocks; the loser of a takeover overwrites the winner's end time",
+        flaw=(
+            "needs synchronised clocks; after a takeover, the loser overwrites the winner's "
+            "end time"
+        ),
         safe=False,
         points=("after-get", "after-check"),
     )
@@ -210,8 +213,7 @@ class Company2013(TimestampGetset):
             "has not passed"
         ),
         flaw=(
-            "a blocked owner reads the timestamp of its successor and then deletes the lock of "
-            "the successor"
+            "a blocked owner reads the timestamp of its successor and deletes the successor's lock"
         ),
     )
 
@@ -536,8 +538,7 @@ class WatchdogNaive(Watchdog):
         Watchdog.about,
         how="like watchdog, but a plain PEXPIRE renews the lock",
         flaw=(
-            "after a pause, a caller may extend the lock of another caller and treat it as its "
-            "own lock"
+            "after a pause, a caller may extend another caller's lock and treat it as its own lock"
         ),
         safe=False,
     )

@@ -108,8 +108,8 @@ class ReaderWriterLate(ReaderWriter):
         ReaderWriter.about,
         how="like reader-writer, but a writer first looks and then sets its key",
         flaw=(
-            "if another caller takes the lock between the check and the SET of a writer, both "
-            "callers hold the lock"
+            "if another caller gets the lock between a writer's check and its SET, both hold "
+            "the lock"
         ),
         safe=False,
         points=("after-check",),

@@ -49,7 +49,7 @@ class MultiWrite(PlainRecipe):
             "SET NX PX on one instance, then a copy to the others; after an error, the client "
             "uses another instance"
         ),
-        flaw="during a switch, two instances may grant to two clients before the copies arrive",
+        flaw="during a switch, two instances may grant the lock to two clients",
         safe=False,
         least=2,
         most=None,
@@ -304,7 +304,7 @@ class ReplicaDelayedPromotion(ReplicaFailover):
         ReplicaFailover.about,
         how="like replica-failover, but a replica is promoted only after the longest TTL",
         flaw=(
-            "no known flaw in mutual exclusion; after the death of the master, no lock is "
+            "mutual exclusion has no known flaw; after the master's death, no lock is "
             "granted for one TTL"
         ),
         safe=True,

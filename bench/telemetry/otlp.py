@@ -129,7 +129,7 @@ class Otlp:
             rejected = f", and it rejected {points} points in these exports" if points else ""
             reason = f"; its reasons: {reasons}" if reasons else ""
             sentences.append(
-                f"telemetry: {self._settings.endpoint} accepted only "
+                f"telemetry: {self._settings.endpoint} accepted "
                 f"{' and '.join(took)}{rejected}{reason}"
             )
         elif any(messages):

@@ -105,7 +105,7 @@ def _of_plain(place: tuple[str, int], *, is_grpc: bool) -> str:
     if _REDIS_ERROR.match(frame):
         return _SPEAKS_REDIS
     if frame.startswith(TLS_RECORDS):
-        return "speaks TLS; write https:// in front of it"
+        return "uses TLS; write https:// in front of the address"
     is_http_2 = _is_settings(frame)
     if is_http_2 is is_grpc:
         return ""

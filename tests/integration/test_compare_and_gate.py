@@ -48,7 +48,7 @@ def folder(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["gate"], "no baseline was named"),
+        (["gate"], "the baseline is missing"),
         (
             ["gate", "--baseline", "results/gone", "--candidate", "same.toml"],
             "no such result or scenario",
@@ -67,7 +67,7 @@ def folder(tmp_path: Path) -> Path:
             "recipe imports nothing from",
         ),
         (["gate", "--baseline", "git:origin/mian"], "git says 'not a git repository"),
-        (["gate", "--baseline", "base.toml"], "no candidate was named"),
+        (["gate", "--baseline", "base.toml"], "the candidate is missing"),
         (
             ["gate", "--baseline", "base.toml", "--candidate", "gone.toml"],
             "gone.toml: there is no such",
@@ -316,7 +316,7 @@ def test_what_is_counted_is_the_sides_own_library(
     (tmp_path / "lockcore").mkdir()
     (tmp_path / "lockcore" / "__init__.py").write_text("raise SystemExit\n", encoding="utf-8")
     monkeypatch.chdir(ROOT)
-    with pytest.raises(EnvironmentNotReadyError, match="could not be counted"):
+    with pytest.raises(EnvironmentNotReadyError, match="could not count the costs"):
         costs_of(Side("x", load(None, {"instances": "1"}), (str(tmp_path),)), None)
 
 

@@ -159,4 +159,4 @@ def test_a_fault_that_meets_nobody_leaves_the_run_without_a_verdict(tmp_path: Pa
     code, stdout, stderr = end(run, tmp_path)
     assert code == 4, stderr
     assert result_in(tmp_path / "result", RunResult)["verdict"]["status"] == "invalid"
-    assert "the fault kill on worker:1 failed: it did not begin" in " ".join(stdout.split())
+    assert "the fault kill on worker:1 failed: the fault did not begin" in " ".join(stdout.split())

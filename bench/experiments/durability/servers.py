@@ -226,8 +226,8 @@ class UserServers:
             )
         if policy != "none" and without:
             return (
-                f"{without[0]} has no append-only file, and lockbench does not switch it on for "
-                "servers that it did not start"
+                f"{without[0]} has no append-only file, and lockbench does not switch on the "
+                "append-only file of your own servers"
             )
         reasons = [
             without_waitaof(fact.server, fact.version) for fact in self.facts if policy == "waitaof"

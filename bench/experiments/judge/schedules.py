@@ -117,9 +117,7 @@ def _without_a_minority(stage: Stage, client: Party, how: str) -> str:
     if not reply.ok:
         keys_left = sum(map(bool, stage.keys()[: stage.minority.start]))
         left = (
-            f"; a key of this client stays on {keys_left} instances for the rest of the TTL"
-            if keys_left
-            else ""
+            f"; a key stays on {keys_left} instances for the rest of the TTL" if keys_left else ""
         )
         return (
             f"while a minority of the {stage.instances} instances is {how}, no client gets "
@@ -185,17 +183,14 @@ def _until_set(stage: Stage, client: Party) -> int:
     stage.stop(stage.majority)
     client.begin_acquire(SHORT_MS)
     for step in range(1, STEPS + 1):
-        need(
-            stage.until_asked(stage.majority, client),
-            "the client was waiting for the reply to its SET",
-        )
+        need(stage.until_asked(stage.majority, client), "the client's SET was not yet answered")
         client.pause()
         stage.cont(stage.majority)
         if any(stage.keys()):
             return step
         stage.stop(stage.majority)
         client.resume()
-    raise UnmetError("the client was waiting for the reply to its SET")
+    raise UnmetError("the client's SET was not yet answered")
 
 
 def _steps_to_set(stage: Stage) -> int:
@@ -223,9 +218,7 @@ def late_set(stage: Stage) -> str:
     client = stage.party()
     stage.stop(stage.majority)
     client.begin_acquire()
-    need(
-        stage.until_asked(stage.majority, client), "the client was waiting for the reply to its SET"
-    )
+    need(stage.until_asked(stage.majority, client), "the client's SET was not yet answered")
     try:
         reply = client.acquired()
     except HangsError:
@@ -238,8 +231,7 @@ def late_set(stage: Stage) -> str:
     if stage.capacity > 1:
         return _kept(stage, KEPT)
     return _kept(
-        stage,
-        "a key stays although no client has the lock, so clients wait until its TTL ends",
+        stage, "a key stays although no client has the lock, so clients wait until its TTL ends"
     )
 
 
@@ -366,7 +358,7 @@ def paused_in_release(stage: Stage) -> str:
     everyone = range(stage.instances)
     stage.stop(everyone)
     client.begin_release()
-    need(stage.until_asked(everyone, client), "the client was waiting for the reply to its release")
+    need(stage.until_asked(everyone, client), "the client's release was not yet answered")
     client.pause()
     stage.cont(everyone)
     need(stage.until_free(), "the keys of the first client ended")
@@ -484,9 +476,7 @@ def clock_ahead(stage: Stage) -> str:
 
 
 @schedule(
-    ENDS,
-    "an acquire that is interrupted by Ctrl-C or a cancellation leaves keys",
-    "Python, asyncio: task cancellation",
+    ENDS, "Ctrl-C or cancellation in an acquire leaves keys", "Python, asyncio: task cancellation"
 )
 def interrupted_acquire(stage: Stage) -> str:
     """A client is interrupted while its SETs are under way. A thread is interrupted by SIGINT, and
@@ -502,9 +492,7 @@ def interrupted_acquire(stage: Stage) -> str:
         stage.cont(stage.majority)
         stage.stop(stage.majority)
         client.resume()
-    need(
-        stage.until_asked(stage.majority, client), "the client was waiting for the reply to its SET"
-    )
+    need(stage.until_asked(stage.majority, client), "the client's SET was not yet answered")
     stage.interrupt(client)
     stage.cont(stage.majority)
     reply = client.acquired()
@@ -515,9 +503,7 @@ def interrupted_acquire(stage: Stage) -> str:
 
 
 @schedule(
-    ENDS,
-    "a release that is interrupted by Ctrl-C or a cancellation leaves keys",
-    "Python, asyncio: task cancellation",
+    ENDS, "Ctrl-C or cancellation in a release leaves keys", "Python, asyncio: task cancellation"
 )
 def interrupted_release(stage: Stage) -> str:
     """A holder is interrupted while its release is under way."""
@@ -526,7 +512,7 @@ def interrupted_release(stage: Stage) -> str:
     everyone = range(stage.instances)
     stage.stop(everyone)
     client.begin_release()
-    need(stage.until_asked(everyone, client), "the client was waiting for the reply to its release")
+    need(stage.until_asked(everyone, client), "the client's release was not yet answered")
     stage.interrupt(client)
     stage.cont(everyone)
     client.answer()
@@ -594,9 +580,7 @@ def forked(stage: Stage) -> str:
     if client.ask("fork", resource=RESOURCE, ttl_ms=LONG_MS, wait_ms=WAIT_MS).ok:
         _need_held(client)
         return "the child is granted the lock that its parent holds"
-    if violation := _taken(
-        stage, parent, "when a forked child ends, it removes the lock of its parent"
-    ):
+    if violation := _taken(stage, parent, "a child that ends removes its parent's lock"):
         return violation
     reply = client.release()
     return (

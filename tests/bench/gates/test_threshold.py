@@ -268,7 +268,7 @@ def test_a_limit_within_the_range_of_its_figure_is_taken(text: str, limit: float
         ("acquire.p98 < 5ms", "there is no metric acquire.p98; did you mean acquire.p9"),
         (
             "speed > 3",
-            "there is no metric speed; metrics are the numbers of result.json, such as "
+            "there is no metric speed; every number in result.json is a metric, such as "
             "rate, acquire.success,",
         ),
         ("acquire.p99 < 5", "the limit needs a unit (write it like acquire.p99 < 5ms)"),
@@ -279,8 +279,8 @@ def test_a_limit_within_the_range_of_its_figure_is_taken(text: str, limit: float
             "acquire.success >= 99",
             "is a share between 0 and 1, but the limit 99 is above 1; write acquire.success >= 99%",
         ),
-        ("acquire.success >= 101%", "but 101% is above 1; write acquire.success >= 100%"),
-        ("outcome_shares.contended < 2", "outcome_shares.contended is a share from 0 to 1"),
+        ("acquire.success >= 101%", "but the limit 101% is above 1; write acquire.success >= 100%"),
+        ("outcome_shares.contended < 2", "outcome_shares.contended is a share between 0 and 1"),
         (
             "safety.violations == 0.5",
             "safety.violations is a whole number, but 0.5 is not; write safety.violations == 0",

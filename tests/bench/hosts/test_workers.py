@@ -100,7 +100,9 @@ def test_the_share_that_was_judged_is_said() -> None:
     assert told(4).leases == {0: 100, 1: 100}
     (warning,) = share_warning(told(4).ratio(80))
     assert warning.startswith("the oracle judged 40.00% of the leases")
-    assert "exceed 1 MB/s per host. A hash chose the judged resources. Nothing is known" in warning
+    assert (
+        "exceed 1 MB/s per host. A hash chose the judged resources. The oracle did not" in warning
+    )
     assert list(share_warning(1.0)) == []
 
 

@@ -73,7 +73,9 @@ def test_open_loop_needs_99_percent_of_the_schedule_started(records, report):
         for due in (100, 101)
     )
     assert (valid["verdict"], invalid["verdict"]) == ("VALID", "INVALID")
-    assert invalid["reason"].startswith("only 98.0% of the 101 due operations were started")
+    assert invalid["reason"].startswith(
+        "the load process started only 98.0% of the 101 due operations"
+    )
     assert invalid["littles_law_ratio"] is None
 
 
@@ -105,7 +107,7 @@ def test_a_timer_later_than_a_tenth_of_the_acquire_p99_is_late(
     assert warned == (verdict == "LATE")
     if verdict == "LATE":
         assert generator["reason"].startswith(
-            "the timer was late by 0.12 ms (p99), more than 10% of the acquire p99"
+            "the timer was late by 0.12 ms (p99), which is more than 10% of the acquire p99"
         )
 
 
@@ -158,7 +160,7 @@ def test_a_lag_that_is_most_of_the_p99_is_late_in_either_loop(
     assert generator["verdict"] == verdict
     if verdict == "LATE":
         assert generator["reason"].startswith(
-            f"the load process's scheduler lagged by {lag_ms} ms (p99), more than 50% of the"
+            f"the load process's scheduler lagged by {lag_ms} ms (p99), which is more than 50% of"
         )
 
 

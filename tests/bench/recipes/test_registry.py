@@ -85,12 +85,12 @@ def test_a_withdrawn_recipe_says_so() -> None:
         (
             "set-nx-lua",
             2,
-            "locks on 1 instance, but 2 were given; use --instances 1, or one --target",
+            "locks on 1 instance, but 2 were given; use --instances 1, or name each instance",
         ),
         (
             "multi-write",
             1,
-            "locks on 2 or more instances, but 1 was given; use --instances 3, or one --target",
+            "locks on 2 or more instances, but 1 was given; use --instances 3, or name",
         ),
     ],
 )

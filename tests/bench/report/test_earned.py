@@ -69,7 +69,7 @@ def read(made: Json) -> Any:
         (
             "run",
             [("verdict.status", "violated")],
-            "the stored status is violated, but the sections give SAFE",
+            "the stored status is violated, but the sections give the verdict SAFE",
         ),
         (
             "run",
@@ -119,7 +119,7 @@ def read(made: Json) -> Any:
             "safety.examples has 0 × service_fault, but",
         ),
         ("run", [("safety.tested_leases", 3)], "SAFE with 3 tested leases"),
-        ("run", [("safety.tested_leases", 50_000)], "tested leases give 50,000 or more"),
+        ("run", [("safety.tested_leases", 50_000)], "from tested leases gives 50,000 or more"),
         ("run", [("breaks", ["worker 0 died"])], "the sections give INVALID"),
         ("run", [("breaks", []), ("limits", {"suspended_s": 3.0})], "the sections give INVALID"),
         (
@@ -144,7 +144,7 @@ def read(made: Json) -> Any:
         (
             "run",
             [("outcomes.acquired", 0)],
-            "latency_s.acquire.count is 229,641, but outcomes give 0",
+            "latency_s.acquire.count is 229,641, but a calculation from outcomes gives 0",
         ),
         ("crash", [("rows.0.verdict", "violated")], "rows.0.verdict is violated"),
         (
@@ -296,16 +296,28 @@ def test_a_figure_that_cannot_be_is_refused(path: str, value: Any) -> None:
     [
         ("latency_s.acquire_all.p50", 1.0, "the p50 (1) is above the p90"),
         ("latency_s.acquire.mean", 99.0, "the mean (99) is above the largest sample"),
-        ("latency_s.acquire.count", 5, "latency_s.acquire.count is 5, but outcomes give"),
+        (
+            "latency_s.acquire.count",
+            5,
+            "latency_s.acquire.count is 5, but a calculation from outcomes gives",
+        ),
         (
             "latency_s.acquire_all.failed",
             10**9,
-            "latency_s.acquire_all.failed is 1e+09, but outcomes give 2,024",
+            "latency_s.acquire_all.failed is 1e+09, but a calculation from outcomes gives 2,024",
         ),
         ("outcome_shares.contended", 0.5, "outcome_shares.contended is 0.5"),
-        ("totals.acquired", 7, "but totals give 7 or less"),
-        ("votes.margin", {"0": 10**9}, "votes.margin is 1e+09, but outcomes give"),
-        ("split_votes.count", 10**9, "split_votes.ratio is 0.00214316, but count and rounds give"),
+        ("totals.acquired", 7, "but a calculation from totals gives 7 or less"),
+        (
+            "votes.margin",
+            {"0": 10**9},
+            "votes.margin is 1e+09, but a calculation from outcomes gives",
+        ),
+        (
+            "split_votes.count",
+            10**9,
+            "split_votes.ratio is 0.00214316, but a calculation from count",
+        ),
         ("histograms", {"acquire": "HISTFAAAAB"}, "not an HDR histogram"),
     ],
 )
@@ -443,7 +455,7 @@ def test_a_named_result_of_another_kind_is_refused(tmp_path: Path) -> None:
     store(tmp_path / "c", "fsync")
     with pytest.raises(UsageError, match="name a result of lockbench crash"):
         ANSWERS["crash"]().read_file(tmp_path / "c")
-    with pytest.raises(UsageError, match="is not a result of lockbench run"):
+    with pytest.raises(UsageError, match="name a result of lockbench run"):
         RUN.read_file(tmp_path / "c")
 
 

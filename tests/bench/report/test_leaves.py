@@ -331,5 +331,8 @@ def test_a_run_with_more_gaps_than_a_result_shows_is_read() -> None:
     made["generator"] |= {"gap_s": 0.06, "gaps": gaps}
     assert of_its_kind(made, "x/result.json").verdict.word == "SAFE"
     made["generator"]["gaps"].pop()
-    with pytest.raises(UsageError, match=r"generator.gap_s is 0.06, but gaps give 0.049 or less"):
+    with pytest.raises(
+        UsageError,
+        match=r"generator.gap_s is 0.06, but a calculation from gaps gives 0.049 or less",
+    ):
         of_its_kind(made, "x/result.json")

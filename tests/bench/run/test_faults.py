@@ -213,7 +213,7 @@ def test_a_fault_that_fails_is_undone_and_an_absence_unless_that_is_allowed(
     entry = stage.timeline.section()[0]
     said = [f"the fault stop on instance:0 failed: {why}"]
     assert entry["failed"] == why
-    assert (entry["in_force_ns"] is None) == why.startswith("it did not begin")
+    assert (entry["in_force_ns"] is None) == why.startswith("the fault did not begin")
     assert stage.timeline.absences() == ([] if allowed else said)
     assert stage.timeline.absences(allowed=True) == (said if allowed else [])
     # it may have been there

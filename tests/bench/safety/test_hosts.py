@@ -101,7 +101,7 @@ def test_leases_around_a_step_are_unknown_and_the_others_judged(tmp_path):
     found = report(tmp_path, [*rows, *bad[0]], stepping)
     assert found.verdict == "VIOLATED"
     assert found.service_faults == 1, "the one that was planted"
-    assert "leases have no certain time" in found.reason
+    assert "leases are uncertain" in found.reason
     assert 1 <= int(found.reason.split(" leases")[0].split()[-1]) <= 20, "those of half a second"
 
 

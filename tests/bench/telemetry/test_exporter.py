@@ -283,7 +283,7 @@ def test_a_collector_that_refuses_is_named_with_what_it_said(
     recorder.close()
     (warning,) = exporter.finish()
     assert re.match(
-        rf"telemetry: {collector.endpoint} took 0 of 1 exports and 0 of \d+ spans", warning
+        rf"telemetry: {collector.endpoint} accepted 0 of 1 exports and 0 of \d+ spans", warning
     )
     assert "400" in warning
 

@@ -69,7 +69,7 @@ def test_a_slow_receiver_costs_the_oldest_and_they_are_counted(receiver: Receive
     receiver.free.set()
     otlp.close(LONG_S)
     assert receiver.taken == [0, *range(7, 17)]
-    assert otlp.complaints() == ["telemetry: E took 11 of 17 spans"]
+    assert otlp.complaints() == ["telemetry: E accepted 11 of 17 spans"]
 
 
 def test_closing_gives_up_in_time_and_counts_what_is_left(receiver: Receiver) -> None:
@@ -83,7 +83,7 @@ def test_closing_gives_up_in_time_and_counts_what_is_left(receiver: Receiver) ->
         if thread.name == "telemetry-span":
             thread.join(LONG_S)
     assert len(receiver.taken) == 2
-    assert otlp.complaints() == ["telemetry: E took 0 of 5 spans"], (
+    assert otlp.complaints() == ["telemetry: E accepted 0 of 5 spans"], (
         "what arrives after all was counted as lost, once"
     )
 
@@ -100,7 +100,7 @@ def test_traces_that_nobody_takes_hold_no_metrics_up(monkeypatch: pytest.MonkeyP
     assert slow.asked.wait(LONG_S)
     otlp.offer(Snapshot(0, 1, (), [point("redlock.split_votes", 1)]))
     otlp.close(0.5)
-    assert otlp.complaints() == ["telemetry: E took 1 of 1 exports and 0 of 1 spans"]
+    assert otlp.complaints() == ["telemetry: E accepted 1 of 1 exports and 0 of 1 spans"]
     slow.free.set()
 
 
@@ -113,7 +113,7 @@ def test_a_collector_that_has_moved_has_taken_nothing(monkeypatch: pytest.Monkey
         otlp.close(LONG_S)
     (said,) = otlp.complaints()
     assert "0 of 1 exports" in said
-    assert "it answers 301" in said
+    assert "has the status 301" in said
 
 
 def sent_to(
@@ -150,7 +150,7 @@ def test_what_is_rejected_in_a_success_is_counted_and_warned_of_once(
     assert sentence == (
         "telemetry: E accepted 2 of 2 exports and 4 of 8 spans, and it rejected 4 points in "
         "these exports; "
-        "it said: the series is full"
+        "its reasons: the series is full"
     )
 
 
@@ -262,7 +262,7 @@ def test_a_collector_that_is_down_is_said_once_and_off_the_screen(
         if thread.name == "telemetry-export":
             thread.join(20)
     assert "0 of 1 exports" in said
-    assert said.endswith("; it said: Connection refused")
+    assert said.endswith("; its reasons: Connection refused")
     assert past == [], "nothing went past our handler"
 
 

@@ -105,7 +105,7 @@ def test_http_to_a_grpc_port_is_refused_and_the_other_port_is_named() -> None:
         address = (
             collector.endpoint if "://" in collector.endpoint else f"http://{collector.endpoint}"
         )
-        with pytest.raises(UsageError, match=r"this port speaks gRPC; try port 4318"):
+        with pytest.raises(UsageError, match=r"this port uses gRPC instead of HTTP; try port 4318"):
             require_receivers({ENDPOINT: address})
         require_receivers({ENDPOINT: address, "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"})
         require_receivers({ENDPOINT: address, "OTEL_SDK_DISABLED": "true"})
@@ -113,7 +113,7 @@ def test_http_to_a_grpc_port_is_refused_and_the_other_port_is_named() -> None:
 
 def test_grpc_to_an_http_port_is_refused_too() -> None:
     with Collector() as collector:
-        with pytest.raises(UsageError, match=r"this port speaks HTTP but not gRPC; try port 4317"):
+        with pytest.raises(UsageError, match=r"this port uses HTTP instead of gRPC; try port 4317"):
             require_receivers({ENDPOINT: collector.endpoint, "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"})
         require_receivers({ENDPOINT: collector.endpoint})
 
@@ -194,12 +194,12 @@ BAD_REQUEST = b"HTTP/1.1 400 Bad Request\r\n\r\n"
         ("http", "", REDIS_ERROR, "uses the Redis protocol; write the address of a collector"),
         ("http", "grpc", REDIS_ERROR, "uses the Redis protocol"),
         ("https", "", REDIS_ERROR, "uses the Redis protocol"),
-        ("http", "", ALERT, "speaks TLS; write https://"),
-        ("http", "grpc", ALERT, "speaks TLS; write https://"),
-        ("https", "", BAD_REQUEST, "speaks no TLS; write http://"),
-        ("https", "", b"<!DOCTYPE HTML>\n", "speaks no TLS; write http://"),
-        ("https", "grpc", SETTINGS, "speaks no TLS; write http://"),
-        ("", "grpc", SETTINGS, "speaks no TLS; write http://"),
+        ("http", "", ALERT, "uses TLS; write https://"),
+        ("http", "grpc", ALERT, "uses TLS; write https://"),
+        ("https", "", BAD_REQUEST, "does not use TLS; write http://"),
+        ("https", "", b"<!DOCTYPE HTML>\n", "does not use TLS; write http://"),
+        ("https", "grpc", SETTINGS, "does not use TLS; write http://"),
+        ("", "grpc", SETTINGS, "does not use TLS; write http://"),
     ],
 )
 def test_who_speaks_something_else_is_refused(

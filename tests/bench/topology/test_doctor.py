@@ -98,7 +98,7 @@ def told(instances: Instances, *, run_id: bool) -> dict[str, tuple[str, Status, 
             False,
             "master_replid",
             Status.LIMITED,
-            "a first replica also changes master_replid",
+            "the first replica also changes master_replid",
         ),
         (
             "process_id:1\r\n",

@@ -57,7 +57,7 @@ def test_a_hazard_that_takes_locks_away_comes_first_and_says_what_to_do() -> Non
 @pytest.mark.parametrize(
     ("fsync", "part"),
     [
-        ("none", "loses every lock"),
+        ("none", "a restarted server has lost every lock"),
         ("everysec", "about a second"),
         ("always", "loses no lock"),
         ("odd", "odd"),

@@ -375,7 +375,7 @@ def test_nothing_is_left_where_a_warning_is_an_exception(
     instances = scripted(3)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        with pytest.raises(RuntimeWarning, match="retry policy push polls"):
+        with pytest.raises(RuntimeWarning, match="the retry policy push works like poll"):
             connect(instances.urls, retry=RetryPolicy("push"))
     shell.until(
         lambda: not any(instance.is_connected for instance in instances),

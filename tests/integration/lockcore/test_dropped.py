@@ -19,7 +19,7 @@ from tests.doubles.instance import Instances
 from tests.integration.lockcore.shell import TASKS, TTL_MS, AsyncioShell, Shell, only
 
 pytestmark = pytest.mark.integration
-DROPPED = r"dropped without close\(\).* Call close\(\) when you no longer need it"
+DROPPED = r"dropped without close\(\).* Call close\(\) when you no longer need the client"
 
 
 @pytest.fixture(autouse=True)

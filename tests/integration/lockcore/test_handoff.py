@@ -146,7 +146,7 @@ def test_a_user_who_may_not_hear_polls_and_that_is_said_once(
 ) -> None:
     with start_fleet(3, "none", server=server_of("redis")) as fleet:
         urls = with_user(fleet, f"{SCRIPTS} +hello +client|tracking resetchannels {rules}")
-        with pytest.warns(RuntimeWarning, match="retry policy push polls: ") as said:
+        with pytest.warns(RuntimeWarning, match="the retry policy push works like poll") as said:
             here = connect(urls, retry=PUSH)
         there = connect(urls, retry=RetryPolicy("poll"))
         assert len(said) == 1

@@ -94,7 +94,7 @@ def test_going_on_with_another_plan_is_refused(tmp_path: Path) -> None:
         {"quick": False},
     ):
         other = plan(**{"cuts": 3, "seed": 7, **options})
-        refused = pytest.raises(UsageError, match="was begun with other options")
+        refused = pytest.raises(UsageError, match="started with other options")
         with refused, open_journal(tmp_path, other.to_json(), CutFacts):
             pass
     with open_journal(tmp_path, plan(cuts=3, seed=7).to_json(), CutFacts):

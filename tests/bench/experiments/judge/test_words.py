@@ -10,7 +10,7 @@ from bench.experiments.judge.words import sheet
 from bench.measure.result import read_result
 from bench.measure.section import typed
 
-STAYS = "a key stays though nobody has the lock"
+STAYS = "a key stays although no client has the lock"
 
 
 def judged(**verdicts: JudgedWord) -> JudgeResult:

@@ -84,8 +84,9 @@ def test_policies_are_compared_within_one_order_if_their_times_are_apart(
 ) -> None:
     """In parallel order most first attempts win, and both medians are about 2 ms."""
     assert advice(result) == [
-        "asking random, retry by full-jitter over 5 ms: with 20 callers it gave 90 % of the first "
-        "grants within 150 ms; any other policy tried took 161 ms or more for 50 %"
+        "with random requests, use the retry policy full-jitter over 5 ms: with 20 callers, 90 % "
+        "of the first grants came within 150 ms; with every other tested policy, 50 % of the first "
+        "grants took 161 ms or more"
     ]
     assert "measure again" not in text_of(result, 100)
     row_of(result, "random", "full-jitter")["first_grant_s"]["p90"] = 0.17

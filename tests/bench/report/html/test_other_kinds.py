@@ -76,7 +76,7 @@ def test_a_comparison_shows_each_change_with_its_interval():
     assert figure.title == "new against old: rate -20.0 % (fail), acquire.p99 +2.0 % (inconclusive)"
     assert "-25.0 … -15.0 %" in figure.svg
     assert figure.svg.count('class="line solid') == 3, "one has an interval, with its two ends"
-    assert "shows the tolerance (10 %" in figure.about
+    assert "shows the tolerance, which is 10 %" in figure.about
 
 
 def of_fsync(costs, options, advice):

@@ -182,9 +182,9 @@ def test_every_page_answers_before_it_explains(path: Path) -> None:
 
 
 def test_the_page_of_a_run_says_what_to_do_next(safe, violated):
-    assert "timeline shows both holders" in text_of(render(page_of(violated)))
+    assert "look at both holders in the timeline" in text_of(render(page_of(violated)))
     page = text_of(render(page_of(safe)))
-    assert "timeline shows both holders" not in page
+    assert "look at both holders in the timeline" not in page
     assert "lockbench capacity --slo" in page.split("What to do")[1].split("What was not")[0]
     untested = builtins_of(safe)
     untested["safety"] |= {"verdict": "NOT TESTED"}

@@ -31,7 +31,8 @@ def fault(
 
 def test_a_kind_that_is_none_is_refused_with_the_nearest() -> None:
     with pytest.raises(
-        UsageError, match=r"1 \(stopp\): there is no such kind \(there are kill, .*mean stop\?$"
+        UsageError,
+        match=r"1 \(stopp\): there is no such kind of fault \(the kinds are kill, .*mean stop\?$",
     ):
         read_faults([fault("stopp")])
 
@@ -81,7 +82,7 @@ def test_what_strikes_workers_needs_no_server_of_ours(name: str) -> None:
         ),
         (
             Fault("loading", 0, None, ("instance:0",), "fixed", {}),
-            "it must end; set `for`",
+            "this fault must end before the run ends; set `for`",
         ),
         (
             Fault("proxy", 0, None, ("instance:0",), "fixed", {}),
@@ -161,7 +162,7 @@ def test_every_param_is_there_resolved_and_the_defaults_too() -> None:
     "given, why",
     [
         ({"by": "1s", "delay": "2d"}, "param 'delay': '2d' is not a duration"),
-        ({"by": "0"}, "param 'by': '0' is not a time up to 24h, forward or back"),
+        ({"by": "0"}, "param 'by': '0' is not a time of at most 24h, forward or back"),
     ],
 )
 def test_what_is_wrong_with_a_param_is_named(given: dict[str, object], why: str) -> None:
