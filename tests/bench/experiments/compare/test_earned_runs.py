@@ -140,7 +140,7 @@ def test_runs_that_are_no_basis_are_named_and_refused(
     assert shown.out == ""
     assert f"b, run b00: {word}" in shown.err
     assert "12 of 24 runs have another verdict" in shown.err
-    assert "and 9 more" in shown.err
+    assert "and 9 other runs" in shown.err
     assert shown.err.count("\n") == 1
 
 
