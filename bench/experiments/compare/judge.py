@@ -568,7 +568,7 @@ def _first(runs: Sequence[ComparedRun], labels: Sequence[str], status: str) -> l
         return []
     why = "; ".join(bad[0].reasons)
     return [
-        f"{len(bad)} of {len(runs)} runs were {status}; the first of these runs is a run of "
+        f"{len(bad)} of {len(runs)} runs were {status}; the first of these runs belongs to "
         f"{labels[bad[0].side]}: {why}"
     ]
 

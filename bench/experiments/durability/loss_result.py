@@ -126,7 +126,7 @@ class CrashGroup(Crash, frozen=True, kw_only=True):
         Count,
         says(
             "number of acknowledged locks that were still valid when the server was back; "
-            "for a delayed restart, those that were valid at the cut"
+            "for a delayed restart, number of locks that were valid at the cut"
         ),
     ]
     lost_total: Annotated[

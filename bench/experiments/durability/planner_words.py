@@ -135,7 +135,7 @@ def options(page: PlannerPage) -> Part:
     """Return a table with the price and the losses of each option."""
     load = page.reference
     at = f"speed: {load.load_text}, disk {load.disk}; " if load else ""
-    about = f"{at}losses: losses of the worst power cut (with the policy none, of the worst crash)"
+    about = f"{at}losses after the worst power cut (with the policy none, after the worst crash)"
     columns: Columns[PlannerOption] = (
         "instances",
         "policy",

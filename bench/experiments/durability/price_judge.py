@@ -301,7 +301,7 @@ def _orders(rows: Rows) -> Iterator[FsyncFinding]:
                     rates = f"{less} {cheap.rate:,.0f}/s, {more} {dear.rate:,.0f}/s"
                     text = (
                         f"{dear.place}: {rates}. This order of the policies is impossible, so "
-                        "the noise of the machine is larger than their cost"
+                        "the noise of the machine is larger than the cost of the policies"
                     )
                     yield FsyncFinding("order", dear.place, text, "not known")
 

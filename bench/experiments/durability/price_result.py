@@ -239,8 +239,8 @@ class FsyncRow(FsyncCell, frozen=True, kw_only=True):
     sustained: Annotated[
         bool | None,
         says(
-            "true if at most 1 % of the due acquires were not completed, or more only by "
-            "chance; null in closed loop"
+            "true if the load kept its rate: at most 1 % of the due acquires got no lease, "
+            "or more only by chance; null in closed loop"
         ),
     ]
     acquire_s: Annotated[Latency, says("acquire times from the intended start, over all repeats")]

@@ -80,7 +80,11 @@ class JudgedRow(Section, frozen=True, kw_only=True):
         says("the leases at the moment with the most holders; empty in all rows except contention"),
     ] = ()
     course: Annotated[
-        tuple[CourseStep, ...], says("the steps of one play; empty if the row holds")
+        tuple[CourseStep, ...],
+        says(
+            "the steps of one play, for a row that does not hold or is not known; empty for "
+            "other rows"
+        ),
     ] = ()
     promise: Annotated[
         str,
@@ -109,7 +113,8 @@ class WaitingCost(Section, frozen=True, kw_only=True):
     handoff_p99_s: Annotated[
         float | None,
         says(
-            "the 99th percentile of the same time; null if there were fewer than 1,000 hand-offs",
+            "99th percentile of the time from a release to the next grant; null if there "
+            "were fewer than 1,000 hand-offs",
             label="hand-off p99",
             shown="table",
         ),
