@@ -60,6 +60,8 @@ class Child:
 
     # The user gets this advice if the process does not answer in time.
     IF_LATE = "ask for less"
+    # A line that is longer than this has no end.
+    LONGEST_LINE = 1 << 30
 
     def __init__(
         self,
@@ -131,13 +133,20 @@ class Child:
         deadline_s = time.monotonic() + (patience_s or 0.0)
         while b"\n" not in self._heard:
             left_s = None if patience_s is None else max(0.0, deadline_s - time.monotonic())
-            if not self.has_written(left_s):
+            # After the deadline, a process that never ends its line is late, too.
+            is_late = left_s == 0.0 and bool(self._heard)
+            if is_late or not self.has_written(left_s):
                 raise EnvironmentNotReadyError(
                     f"{self.name} did not answer for {patience_s:.0f} s; {self.IF_LATE}"
                 )
             if not (chunk := self._stdout.read(1 << 20)):
                 raise self.failure()
             self._heard += chunk
+            if b"\n" not in chunk and len(self._heard) > self.LONGEST_LINE:
+                raise EnvironmentNotReadyError(
+                    f"{self.name} wrote {len(self._heard):,} bytes without the end of a line; "
+                    f"{self.IF_LATE}"
+                )
         line, _, self._heard = self._heard.partition(b"\n")
         return line.decode(errors="replace")
 

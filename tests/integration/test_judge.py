@@ -335,6 +335,11 @@ def test_a_command_is_judged_by_two_lines(tmp_path: Path) -> None:
         ("import no_such_module", "ModuleNotFoundError: No module named 'no_such_module'"),
         ("def lock(urls: return", r"SyntaxError: .*mine\.py:1"),
         ("def lock(urls): raise ValueError('one\\ntwo')", "ValueError: one two"),
+        ("import sys\nsys.exit(0)", r"the lock raised SystemExit: 0 .*mine\.py:2.; correct"),
+        (
+            "def lock(urls):\n async def held(name): pass\n return held",
+            "^[^(]*returns 'coroutine', which is not a lock; write",
+        ),
         (
             "class lock:\n def __init__(self, urls): pass\n def release(self, name): pass\n"
             " def acquire(self, name): raise OSError('nobody there')",

@@ -39,6 +39,9 @@ def judged(lock: str, row: str, folder: Path, capacity: int = 1) -> JudgedRow:
         ("ours.py:get_then_del", "release-after-expiry", "holds"),
         ("ours.py:get_then_del", "paused-in-release", "does not"),
         ("ours.py:in_memory", "contention", "does not"),
+        ("ours.py:true_or_none", "contention", "holds"),
+        ("ours.py:true_or_none", "paused-in-acquire", "holds"),
+        ("ours.py:true_or_none", "search", "holds"),
         ("ours.py:wrong_semaphore", "contention", "does not"),
         ("ours.py:semaphore_of_keys", "interrupted-acquire", "does not"),
         ("ours.py:semaphore_of_keys", "exception-in-body", "holds"),
@@ -57,7 +60,8 @@ def test_a_row_says_what_the_source_says(lock: str, row: str, word: str, tmp_pat
     ("text", "sentence"),
     [
         ("for line in sys.stdin: print('rubbish', flush=True)", r"its answer: rubbish"),
-        ("sys.exit(3)", "ended early .exit code 3"),
+        ("sys.exit(3)", "ended early .exit code 3.*answer each line on stdin"),
+        ("sys.stdout.write('x' * 10**7); sys.stdin.read()", "bytes without the end of a line"),
         ("for line in sys.stdin: sys.stdout.buffer.write(b'\\xff\\n')", "its answer|ended early"),
     ],
 )

@@ -3,6 +3,7 @@
 without_owner        SET NX PX with a fixed value, DEL without a look: deletes a stranger's lock
 get_then_del         looks before it deletes, in two steps: a pause between them deletes one, too
 in_memory            a mutex of one process, which asks no server
+true_or_none         acquire returns what SET NX returns in redis-py: True, or None for no
 semaphore            at most three, by a sorted set
 wrong_semaphore      the same, and it lets a fourth in
 semaphore_of_keys    at most three, and each holder has a key of its own
@@ -26,6 +27,10 @@ redis.call("zremrangebyscore", KEYS[1], "-inf", ARGV[1] - ARGV[4])
 if redis.call("zcard", KEYS[1]) >= tonumber(ARGV[3]) then return 0 end
 redis.call("zadd", KEYS[1], ARGV[1], ARGV[2])
 return redis.call("pexpire", KEYS[1], ARGV[4])
+"""
+GIVE = """
+if redis.call("get", KEYS[1]) == ARGV[1] then return redis.call("del", KEYS[1]) end
+return 0
 """
 # Each lease has a key with another name.
 TAKE_KEY = """
@@ -70,6 +75,27 @@ def in_memory(_urls: Sequence[str]) -> Made:
     """A mutex of this process."""
     locks: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
     return lambda name: locks[name]
+
+
+class TrueOrNone:
+    """Acquire does not wait, and a grant that comes late does not count."""
+
+    def __init__(self, urls: Sequence[str]) -> None:
+        self._client = redis.Redis.from_url(urls[0])
+        self._owner = uuid.uuid4().hex
+
+    def acquire(self, name: str) -> object:
+        """True, or None."""
+        begun_s = time.monotonic()
+        got = self._client.set(name, self._owner, nx=True, px=TTL_MS)
+        return got if time.monotonic() - begun_s < TTL_MS / 2000 else None
+
+    def release(self, name: str) -> object:
+        """1, or 0 if the lock is not ours any more."""
+        return self._client.eval(GIVE, 1, name, self._owner)
+
+
+true_or_none = TrueOrNone
 
 
 def semaphore(urls: Sequence[str]) -> Made:

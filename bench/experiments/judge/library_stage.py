@@ -178,8 +178,10 @@ class Stage:
             party.begin(do, **words)
             reply = party.hear(Said, READY_S)
             if not reply.ok:
+                word = reply.error or "no"
                 raise EnvironmentNotReadyError(
-                    f"{self.name} did not {do} a free resource (its answer: {reply.error or 'no'})"
+                    f"{self.name} did not {do} a free resource (its answer: {word}); "
+                    f"{do} must succeed when nobody else has the lock"
                 )
         party.note = lambda step: self.note(step, chr(ord("A") + number))
         party.note(self.driver.words.connect)

@@ -69,6 +69,7 @@ class Said(msgspec.Struct, frozen=True):
     absent: bool = False
     error: str = ""
     valid_ms: float | None = None
+    answers: bool = False
     lacks: tuple[Observed, ...] = ()
 
 
@@ -137,7 +138,10 @@ class Party(Child):
         self.late = False
         try:
             self.tell(order)
-            self.lacks = self.hear(Said, READY_S).lacks
+            hello = self.hear(Said, READY_S)
+            if hello.error:
+                raise EnvironmentNotReadyError(hello.error)
+            self.lacks = hello.lacks
         except BaseException:
             self.close()
             raise

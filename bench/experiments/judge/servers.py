@@ -8,7 +8,7 @@ server that is busy or still loading answers nobody, so the judge does not look 
 import socket
 from collections.abc import Callable
 
-from bench.experiments.judge.party import Party
+from bench.experiments.judge.party import Party, Said
 from bench.experiments.judge.row import RowFinding, need
 from bench.experiments.judge.stage import JudgeStage
 from bench.topology.faults.injection import FaultKind, Injection
@@ -69,7 +69,7 @@ def refusing(name: str, text: str, *, is_mute: bool = False) -> Callable[[JudgeS
         other = stage.party()
         need(other.acquire().ok, "the client was granted the lock")
         with stage.fault(KINDS.get(name, BUSY), text, FAULT_MS, is_mute=is_mute):
-            released = other.release().error or "no error"
+            released = _heard(other.release())
             before = stage.keys()
             second = client.acquire()
             is_written = stage.keys() != before
@@ -139,6 +139,11 @@ def evicted(stage: JudgeStage) -> RowFinding:
     return RowFinding(remark=remark)
 
 
+def _heard(released: Said) -> str:
+    """Return what the caller of a release heard."""
+    return released.error or ("no error" if released.ok else "no")
+
+
 def _second_holder(holder: Party, other: Party, which: str) -> tuple[bool, str]:
     """Return whether a second client gets the lock while the first client still holds it. The
     servers have lost the lock. The second result is a text with the messages that both clients got.
@@ -151,7 +156,7 @@ def _second_holder(holder: Party, other: Party, which: str) -> tuple[bool, str]:
     if first_try.error:
         client += f" (its first try failed: {first_try.error})"
     is_second = granted.ok and other.operations[-1].granted_ns < holder.until_ns
-    released = holder.release().error or "no error"
+    released = _heard(holder.release())
     if is_second:
         remark = f"{client} is granted the lock {which}"
     elif granted.ok:

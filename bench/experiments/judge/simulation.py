@@ -28,7 +28,9 @@ PROCESS = f"{__package__}.simulation_process"
 
 
 class SimulationOrder(Struct, frozen=True):
-    """An order to play schedules of the lock called `lock` for `seconds` of processor time."""
+    """An order to play schedules of the lock called `lock` for `seconds` of processor time.
+    `answers` is true if its acquire returns something at a grant.
+    """
 
     lock: str
     ttl_ms: int
@@ -36,6 +38,7 @@ class SimulationOrder(Struct, frozen=True):
     seconds: float
     seed: int
     most: int
+    answers: bool = False
 
 
 class SimulationAnswer(Struct, frozen=True):
@@ -60,7 +63,13 @@ def search(stage: JudgeStage) -> RowFinding:
     if stage.is_shared:
         raise NotApplicableError("the search can only test a mutex")
     order = SimulationOrder(
-        stage.subject.text, stage.require_ttl(), stage.instances, stage.seconds, SEED, MOST
+        stage.subject.text,
+        stage.require_ttl(),
+        stage.instances,
+        stage.seconds,
+        SEED,
+        MOST,
+        stage.party().acquire().answers,
     )
     answer = _answer(stage, order)
     figures = (

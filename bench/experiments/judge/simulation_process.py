@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from bench.experiments.explore import schedule
 from bench.experiments.judge.clients.lock import ClientOrder, Connect, Lock
 from bench.experiments.judge.simulation import SimulationAnswer, SimulationOrder
-from bench.experiments.judge.subject import lock_of
+from bench.experiments.judge.subject import ANSWERING, lock_of
 from bench.topology.child import orders, say
 
 if TYPE_CHECKING:
@@ -42,6 +42,8 @@ def played(order: SimulationOrder) -> SimulationAnswer:
     from bench.experiments.explore.outside import watch
     from bench.experiments.explore.search import hunt, numbered
 
+    if order.answers:
+        ANSWERING.add(order.lock)
     sockets.take_over()
     watch()
     connects: list[Connect] = []

@@ -81,6 +81,10 @@ class OwnParty(Party):
     IF_LATE = "connect, acquire and release must return when nobody has the lock"
     own_ttl_ms = 10_000
 
+    def failure(self) -> EnvironmentNotReadyError:
+        """Return an error with the reason for the end of the process, and with advice."""
+        return EnvironmentNotReadyError(f"{super().failure()}; {self.IF_LATE}")
+
     def begin(self, do: str, **words: object) -> None:
         """Send the client a step."""
         super().begin(do, **words)
@@ -104,6 +108,8 @@ class CommandParty(OwnParty):
     """
 
     IF_LATE = "answer each line on stdin with a line on stdout, and flush stdout"
+    # The answer is a word or the text of an error.
+    LONGEST_LINE = 1 << 20
     # A user's command gets the URLs of the servers as its last arguments, and no argument after
     # them.
     TELLS_STEPS = ()

@@ -7,11 +7,12 @@
 
 lockbench calls the function with the URLs of the servers, as `lock(urls)`. The function returns the
 lock. The lock is either a callable that turns a name into a context manager, or an object with
-`acquire(name)` and `release(name)`. A function `lock(name, urls)` may also return the context
-manager itself. All of these calls may be asynchronous. With `--shared`, the function returns an
-object with `read(name)` and `write(name)`. A command then reads the words `read` and `write`
-instead of `acquire`. If the function returns any other object, lockbench refuses it with one
-sentence.
+`acquire(name)` and `release(name)`. If `acquire` returns a token, the lock may instead have
+`release(token)` or `release(name, token)`. A function `lock(name, urls)` may also return the
+context manager itself. All of these calls may be asynchronous. With `--shared`, the function
+returns an object with `read(name)` and `write(name)`. A command then reads the words `read` and
+`write` instead of `acquire`. If the function returns any other object, lockbench refuses it with
+one sentence.
 
 The user's file runs in a separate process, never in lockbench's own process. In the separate
 process, this module inspects the lock. In lockbench's own process, this module only reads the
@@ -35,6 +36,12 @@ from bench.experiments.judge.clients.lock import ClientOrder, Connect, Lock, the
 from lockcore.bench import masked_command
 
 FUNCTION = "lock"
+# An argument with one of these names is the name of the lock, and not a token.
+NAMES = ("name", "key", "resource")
+# At most this many names of a module are shown.
+MOST_NAMES = 20
+# The locks whose acquire has returned something other than None. Their None means no.
+ANSWERING = set[str]()
 SHAPE = (
     "write `def lock(urls): …` that returns a callable from a name to a context manager, or an "
     "object with acquire(name) and release(name)"
@@ -182,7 +189,7 @@ def _found(text: str) -> Callable[..., object]:
         target = getattr(target, part, None)
     if target is None:
         public = [one for one in vars(module) if not one.startswith("_")]
-        there = ", ".join(public) or "nothing"
+        there = ", ".join(public[:MOST_NAMES]) or "nothing"
         raise UsageError(f"{place} has no {names!r} (the module has {there}); {SHAPE}")
     if not callable(target):
         raise UsageError(f"{names!r} of {place} is not a function; {SHAPE}")
@@ -191,7 +198,15 @@ def _found(text: str) -> Callable[..., object]:
 
 def _module(place: str) -> ModuleType:
     if not place.endswith(".py"):
-        return importlib.import_module(place)
+        try:
+            return importlib.import_module(place)
+        except ModuleNotFoundError as error:
+            if not error.name or not f"{place}.".startswith(f"{error.name}."):
+                raise
+            raise UsageError(
+                f"there is no module {error.name!r} for {place}; install it, or start lockbench in "
+                "the folder that holds it"
+            ) from None
     path = Path(place)
     sys.path.insert(0, str(path.parent))
     spec = importlib.util.spec_from_file_location(path.stem, path)
@@ -205,15 +220,26 @@ def _module(place: str) -> ModuleType:
 
 def _parameters(function: Callable[..., object], text: str) -> Sequence[str]:
     """Return the names of the one or two arguments that the function needs. Raises UsageError."""
-    needed = [
-        one.name
-        for one in inspect.signature(function).parameters.values()
-        if one.default is one.empty and one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)
-    ]
+    needed = _needed(function)
     if needed in (["urls"], ["name", "urls"]) or (len(needed) == 1 and needed != ["name"]):
         return needed
     signature = f"{function.__name__}({', '.join(needed)})"
     raise UsageError(f"{text}: {signature} does not take the URLs of the servers; {SHAPE}")
+
+
+def _needed(function: Callable[..., object]) -> list[str]:
+    """Return the names of the arguments that a caller must give by position. The result is empty
+    if the function is written in C and does not tell them.
+    """
+    try:
+        signature = inspect.signature(function)
+    except ValueError:
+        return []
+    return [
+        one.name
+        for one in signature.parameters.values()
+        if one.default is one.empty and one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)
+    ]
 
 
 def _held_by(lock: object, text: str) -> object:
@@ -240,10 +266,28 @@ def _is_asynchronous(lock: object, text: str) -> bool:
 
 def _driven(lock: object, text: str) -> Lock:
     """Return the calls for `lock`, which is the object that the user's function made."""
+
+    def answers() -> bool:
+        return text in ANSWERING
+
     if hasattr(lock, "acquire") and hasattr(lock, "release"):
+        needed = _needed(lock.release)
+        first = needed[0] if needed else NAMES[0]
+        takes_token = first not in (*NAMES, *_needed(lock.acquire)[:1])
+
+        def words(name: str, got: object) -> tuple[object, ...] | None:
+            """Return the arguments of the later release, or None if the lock was refused."""
+            if not _is_granted(got, text):
+                return None
+            if len(needed) > 1:
+                return name, got
+            is_token = takes_token and not isinstance(got, bool | None)
+            return (got if is_token else name,)
+
         return Lock(
-            lambda name, *_: then(lock.acquire(name), lambda got: name if _is_yes(got) else None),
-            lambda name: _given_back(lock.release(name)),
+            lambda name, *_: then(lock.acquire(name), lambda got: words(name, got)),
+            lambda held: _given_back(lock.release(*held)),
+            answers=answers,
         )
 
     if not callable(lock):
@@ -262,21 +306,29 @@ def _driven(lock: object, text: str) -> Lock:
     probe = make("lockbench:probe")
     if hasattr(probe, "__enter__") or hasattr(probe, "__aenter__"):
         return Lock(lambda name, *_: _enter(make(name)), _leave, hold=make)
-    return Lock(lambda name, *_: _taken(make(name)), lambda held: _given_back(held.release()))
+    return Lock(
+        lambda name, *_: _taken(make(name), text),
+        lambda held: _given_back(held.release()),
+        answers=answers,
+    )
 
 
-def _is_yes(got: object) -> bool:
-    """Return whether the result of acquire or release means success. None means success, because
-    the calls of many locks return nothing.
+def _is_granted(got: object, text: str) -> bool:
+    """Return whether the result of acquire means a grant. The acquire of many locks returns
+    nothing, and raises an exception for "no". Other locks return True or None, as SET NX does in
+    redis-py. Each client first acquires a free lock, so its first result shows which kind it is.
     """
-    return got is None or bool(got)
+    if got is None:
+        return text not in ANSWERING
+    ANSWERING.add(text)
+    return bool(got)
 
 
 def _given_back(got: object) -> object:
     """Return False if the release reports that the caller did not hold the lock. Otherwise return
     None.
     """
-    return then(got, lambda answer: None if _is_yes(answer) else False)
+    return then(got, lambda answer: None if answer is None or answer else False)
 
 
 def _enter(manager: Any) -> object:
@@ -289,5 +341,5 @@ def _leave(manager: Any) -> object:
     return then(leave(None, None, None), lambda _: None)
 
 
-def _taken(lock: Any) -> object:
-    return then(lock.acquire(), lambda got: lock if _is_yes(got) else None)
+def _taken(lock: Any, text: str) -> object:
+    return then(lock.acquire(), lambda got: lock if _is_granted(got, text) else None)

@@ -76,6 +76,21 @@ def test_who_does_not_answer_is_given_up_on_and_ended() -> None:
     assert child.ended
 
 
+@pytest.mark.parametrize(
+    ("source", "longest", "why"),
+    [
+        ("while True: sys.stdout.write('x' * 1000)", 100_000, "bytes without the end of a line"),
+        ("while True: sys.stdout.write('.'); sys.stdout.flush()", 1 << 30, "did not answer"),
+    ],
+)
+def test_a_line_without_an_end_is_given_up_on(source: str, longest: int, why: str) -> None:
+    words = [sys.executable, "-c", f"import sys\n{source}"]
+    with Child("the worker", words) as child:
+        child.LONGEST_LINE = longest
+        with pytest.raises(EnvironmentNotReadyError, match=why):
+            child.read_line(patience_s=0.5)
+
+
 def test_one_that_has_ended_cannot_be_told() -> None:
     with python("raise SystemExit('gone')") as child:
         child.process.wait(DEADLINE_S)

@@ -39,7 +39,8 @@ class Lock(NamedTuple):
     `extend(held, ttl_ms)` raises an error or returns a false value if it failed. `is_held(held)`
     returns whether the library says that it still holds the lock. `valid_ms(held)` returns the
     validity that the library stated at the grant. `hold(resource, ttl_ms, wait_ms)` returns the
-    library's context manager.
+    library's context manager. `answers()` returns whether the acquire of a user's lock has ever
+    returned something other than None.
     """
 
     acquire: Callable[[str, int, int], object]
@@ -50,6 +51,7 @@ class Lock(NamedTuple):
     is_held: Callable[[Any], object] | None = None
     valid_ms: Callable[[Any], float] | None = None
     hold: Callable[[str, int, int], object] | None = None
+    answers: Callable[[], bool] = bool
 
 
 # A function that connects the lock of an order. The function may be a coroutine function.

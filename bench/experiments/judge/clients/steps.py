@@ -2,7 +2,8 @@
 of stdin. It answers each line with a line on stdout.
 
     order     lacks: the steps among hold and fork that the lock does not have
-    acquire   ok: the lock was granted. valid_ms: the validity that the library states
+    acquire   ok: the lock was granted. valid_ms: the validity that the library states. answers:
+              the user's acquire has returned something other than None
     release   ok: the library reports no fault
     extend    ok: the library says that the lease is longer now
     held      ok: the library says that it still holds the lock
@@ -38,6 +39,7 @@ class StepAnswer(TypedDict, total=False):
     ok: bool
     absent: bool
     valid_ms: float
+    answers: bool
     error: str
     lacks: list[str]
 
@@ -84,7 +86,7 @@ class _Steps:
         self._held.append(held)
         validity_ms = self._lock.valid_ms
         if validity_ms is None:
-            return {"ok": True}
+            return {"ok": True, "answers": self._lock.answers()}
         return {"ok": True, "valid_ms": float(validity_ms(held))}
 
     async def release(self) -> StepAnswer:
@@ -193,9 +195,12 @@ async def _step_tasks(
         say(await task)
 
 
-def serve(find: Callable[[ClientOrder], tuple[str, Connect]]) -> None:
+def serve(
+    find: Callable[[ClientOrder], tuple[str, Connect]],
+    refusal: Callable[[BaseException], str] | None = None,
+) -> None:
     """Read an order on stdin, connect the lock that `find` returns for this order, and execute the
-    steps on stdin.
+    steps on stdin. If an exception prevents this, `refusal` returns the answer to the order.
     """
     answer = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
@@ -206,7 +211,14 @@ def serve(find: Callable[[ClientOrder], tuple[str, Connect]]) -> None:
         answer.flush()
 
     order = ClientOrder(**json.loads(sys.stdin.readline()))
-    step(*find(order), order, say)
+    try:
+        step(*find(order), order, say)
+    except BaseException as error:
+        # An interruption between two steps is no answer to a step.
+        if refusal is None or isinstance(error, KeyboardInterrupt):
+            raise
+        say({"ok": False, "error": refusal(error)})
+        os._exit(2)
     # Threads of a library may still wait for a stopped server. Their answers do not matter any
     # more, so the process does not wait for the threads.
     os._exit(0)

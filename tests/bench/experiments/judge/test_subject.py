@@ -135,6 +135,43 @@ def test_a_release_that_returns_something_false_says_that_it_was_late(
 
 
 @pytest.mark.parametrize(
+    ("arguments", "result", "released"),
+    [
+        ("token", "'t-1'", ("t-1",)),
+        ("name, token", "'t-1'", ("r", "t-1")),
+        ("resource", "'t-1'", ("r",)),
+        ("token", "True", ("r",)),
+        ("name, token=None", "'t-1'", ("r", None)),
+        ("*words", "'t-1'", ("r",)),
+    ],
+)
+def test_release_gets_the_token_of_acquire_if_it_takes_one(
+    arguments: str, result: str, released: tuple[object, ...], tmp_path: Path
+) -> None:
+    given = "words" if "*" in arguments else arguments.replace("=None", "") + ","
+    text = f"""
+        LOG = []
+        class Locks:
+            def acquire(self, name):
+                return {result}
+            def release(self, {arguments}):
+                LOG.append(({given}))
+        def lock(urls):
+            return Locks()
+    """
+    order = ClientOrder(str(written(tmp_path, text)), URLS)
+    lock = lock_of(order)[1](order)
+    lock.release(lock.acquire("r", 0, 0))
+    log = sys.modules["mine"].LOG
+    assert log == [released]
+
+
+def test_a_module_that_is_not_there_is_named() -> None:
+    with pytest.raises(UsageError, match="there is no module 'nowhere' for nowhere.locks"):
+        lock_of(ClientOrder("nowhere.locks:lock", URLS))
+
+
+@pytest.mark.parametrize(
     ("text", "sentence"),
     [
         ("x = 1", "has no 'lock'"),
