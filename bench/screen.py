@@ -1,5 +1,5 @@
-"""The screen: *sentences, foreign texts, tables, JSON → text that this terminal can show and that
-cannot control the terminal*.
+"""The screen: *sentences, tables, JSON and texts from other programs → harmless text*. The terminal
+can show every character of the harmless text, and the harmless text cannot control the terminal.
 
 Rules
 - All text for people on stdout or stderr goes through this module.
@@ -90,8 +90,8 @@ def lines_of(text: str) -> list[str]:
     """Return the lines of a message of lockbench, with control characters as escapes. The message
     may quote a log.
 
-    A line break splits the message if the next line is indented by two spaces, or if the line break
-    ends the message.
+    The message is split only at a line break that is followed by two spaces or by the end of the
+    message.
     """
     return [clean(line) for line in re.split(r"\n(?=  |$)", text)]
 

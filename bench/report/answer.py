@@ -5,9 +5,9 @@ Rules
 - The field `kind` of a result shows which question made the result. Each question has an `Answer`,
   which reads and shows the results of the question. Code that must read results of any kind uses
   the table of all answers (`bench/questions.py`).
-- lockbench reads every stored result with this module. The `Answer` judges the result again, with
-  the same function that judged it when it was written. lockbench refuses a result that contradicts
-  itself. It also refuses a result if the verdict word does not follow from the sections.
+- lockbench reads every stored result with this module. The `Answer` judges each stored result again
+  with the function that made the first verdict. lockbench refuses a result that contradicts itself.
+  lockbench also refuses a result if the verdict word does not follow from the sections.
 """
 
 import shlex
@@ -38,14 +38,14 @@ def no_figures(_result: Document) -> Sequence[Figure]:
 
 
 def no_evidence(_result: Document) -> Sequence[Part]:
-    """Return no tables of events. An `Answer` uses this function if its results have no such
-    tables."""
+    """Return no tables of events. An `Answer` uses this function if its results have no tables of
+    events."""
     return ()
 
 
 def alone(result: Stored, _folder: Path) -> Stored:
-    """Return the result unchanged. An `Answer` uses this function if other results add nothing to
-    its results."""
+    """Return the result unchanged. An `Answer` uses this function if it needs no other result of
+    the folder."""
     return result
 
 
@@ -53,12 +53,12 @@ def alone(result: Stored, _folder: Path) -> Stored:
 class Answer(Generic[Stored]):
     """The functions that read and present the results of one kind.
 
-    `earned` judges a result again. `sheet` returns the sheet of a result. Its second argument is
-    the place of the stored result, or "" if the result is not stored. `suite` returns the JUnit
-    cases. `figures` returns the pictures. `evidence` returns tables that describe events step by
-    step. `beside` adds findings from other results in a folder. `whole_page` returns the page of a
-    result. If it is None, the page is made from the sheet, the pictures and the evidence.
-    `contradictions` yields a sentence for each contradiction between the sections.
+    `earned` judges a result again. `sheet` returns the sheet of a result. The second argument of
+    `sheet` is the place of the stored result, or "" if the result is not stored. `suite` returns
+    the JUnit cases. `figures` returns the pictures. `evidence` returns tables that describe events
+    step by step. `beside` adds findings from other results in a folder. `whole_page` returns the
+    page of a result. If `whole_page` is None, the page is made from the sheet, the pictures and the
+    evidence. `contradictions` yields a sentence for each contradiction between the sections.
     """
 
     kind: str
@@ -133,9 +133,9 @@ class Answer(Generic[Stored]):
     def cases(self, result: Stored) -> Suite:
         """Return `result` as JUnit cases.
 
-        If the verdict is not a pass, at least one case is not a pass. If necessary, the function
-        adds a case for the verdict. For example, all rows can be as expected, but too few rows were
-        judged.
+        If the status of the verdict differs from `pass`, the status of at least one case also
+        differs from `pass`. If necessary, the function adds a case for the verdict. For example,
+        every row may have passed, but the verdict requires more rows.
         """
         suite = self.suite(result)
         verdict = result.verdict

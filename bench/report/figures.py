@@ -109,8 +109,8 @@ _HEAD_LETTERS = 7
 
 
 def head_of(field: Field) -> str:
-    """Return the head of a field's column. The head is the label and the unit of the field, broken
-    into short lines."""
+    """Return the head of a field's column. The head has the label and the unit of the field, and
+    its lines are short."""
     text = f"{field.label} {_HEAD_UNITS.get(field.unit, '')}".strip()
     return textwrap.fill(text, _HEAD_LETTERS, break_long_words=False, break_on_hyphens=False)
 
@@ -141,7 +141,8 @@ def cell_of(field: Field, section: object) -> str:
 
 
 def interval(value: Interval) -> str:
-    """Return a rate with its interval, as `0.381 .360–.402`."""
+    """Return a text such as `0.381 .360–.402`, which shows a rate and the bounds of its
+    interval."""
     if value.rate is None or value.low is None or value.high is None:
         return MISSING
     low, high = (f"{end:.3f}".removeprefix("0") for end in (value.low, value.high))
@@ -151,8 +152,8 @@ def interval(value: Interval) -> str:
 def in_words(section: Section) -> Iterator[str]:
     """Yield a text for each field that a line shows, such as `CPU 61 %`.
 
-    If fields are in the same inner section, they have one text together, such as `reply p50 0.11 ms
-    p99 0.90 ms`. Fields that are unknown or 0 get no text.
+    Fields of the same inner section share one text, such as `reply p50 0.11 ms p99 0.90 ms`. Fields
+    that are unknown or 0 get no text.
     """
     fields = fields_in(type(section), "line")
     for _, together in groupby(fields, lambda field: field.path[:-1] or field.path):
@@ -168,8 +169,8 @@ def in_words(section: Section) -> Iterator[str]:
 
 
 def threshold_text(entry: JudgedThreshold) -> str:
-    """Return a text with the measured value, the limit and the margin. If there is no decision, the
-    text also has the reason."""
+    """Return a text with the measured value, the limit and the margin. If this run cannot decide
+    the limit, the text also has the reason."""
     value, limit = (in_unit(one, entry.unit) for one in (entry.value, entry.limit))
     if entry.infinite and entry.reason:
         value = entry.reason

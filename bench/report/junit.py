@@ -2,8 +2,8 @@
 
 Rules: a case with the status fail becomes a `failure`. A case with the status inconclusive, invalid
 or violated becomes an `error`, so that no CI server shows the case as passed. If XML does not allow
-a character, the character is replaced. Source: windyroad's JUnit.xsd (all of its required
-attributes), which the readers of Jenkins, GitLab and GitHub follow.
+a character, the character is replaced. Source: windyroad's JUnit.xsd. The readers of Jenkins,
+GitLab and GitHub follow this schema. The XML has all attributes that the schema requires.
 """
 
 import re
@@ -21,7 +21,7 @@ _NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"
 class Case:
     """One judged item.
 
-    `status`: pass, fail, or any other word for an error. `text`: the observation.
+    `status`: `pass` or `fail`. Any other word means an error. `text`: the observation.
     """
 
     name: str

@@ -81,8 +81,8 @@ class Part:
     `name`, `about`: the subject of the table. `head`: the heads of the columns. Newlines separate
     the lines of a head. `left`: the numbers of the left-aligned columns, which hold words. `aside`:
     a column that only a wide terminal shows. `below`: a terminal shows this column on a separate
-    line under each row. `styles`: the style of a cell, by the text of the cell. `terms`: uncommon
-    words of the table, each with its meaning.
+    line under each row. `styles`: a mapping from the text of a cell to the style of the cell.
+    `terms`: uncommon words of the table, each with its meaning.
     """
 
     name: str
@@ -97,7 +97,7 @@ class Part:
 
     @property
     def plain_head(self) -> tuple[str, ...]:
-        """The head of the table, in which every cell is one line.
+        """The head of the table, without line breaks in the cells.
 
         A soft hyphen marks a place where a word may be split. The character U+2010 is a hyphen that
         belongs to the word itself.
@@ -144,8 +144,8 @@ def table_of(
 
 
 def _column(field: Field) -> tuple[str, Callable[[Row], str], bool]:
-    """Return the head of a field's column, a function that returns the text of a row, and True if
-    these texts are words."""
+    """Return the head of a field's column, a function, and a bool. The function returns the text of
+    the column for a row. The bool is True if these texts are words."""
     return head_of(field), partial(cell_of, field), field.unit == "text"
 
 
@@ -183,7 +183,7 @@ class Sheet:
     def style_of(self, line: Sentence) -> str:
         """Return the style of one line of the sheet.
 
-        A line may have its own style. If a line has no own style, a reason for the verdict gets the
+        A line may define a style. If a line defines no style, a reason for the verdict gets the
         style of the verdict, and a warning gets the style DOUBTFUL.
         """
         return line.style or {"because": self.style, "warning": DOUBTFUL}.get(line.label, "")

@@ -312,7 +312,7 @@ def safety_sentence(safety: SafetyReport) -> Sentence:
 def _faults(result: RunResult) -> Iterator[Sentence]:
     """Yield one sentence with the times of all faults.
 
-    If a fault never began, there is a warning instead.
+    The sentence leaves out each fault that never began, because a warning reports this fault.
     """
     begun: dict[str, list[str]] = {}
     for fault in result.faults:

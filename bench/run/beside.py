@@ -100,7 +100,8 @@ def _watched(follower: Follower) -> tuple[Course, int | None]:
 
 
 def _told(result: RunResult, folder: Path | None) -> ToldVerdict:
-    """Store the result if the order names a folder, and return its summary."""
+    """Store the result in `folder`, and return a summary of the result. If `folder` is None, the
+    result is not stored."""
     done = Done(result, None, 0) if folder is None else store(result, folder / result.id, 0)
     path = done.path
     page = None if path is None else str(write_report(run_page(result, str(path)), path))

@@ -178,8 +178,10 @@ class JudgedRecord:
 
 
 def judge_record(workdir: Path, context: Context) -> JudgedRecord:
-    """Judge the record in `workdir`, which is the folder of a run that has just ended, or a folder
-    with a kept record."""
+    """Judge the record in `workdir`.
+
+    `workdir`: the folder of a run that has just ended, or the folder of a kept record.
+    """
     reports = workers.read_workers(workdir)
     clocks = read_clocks(workdir)
     counts = FarCounts.of(workdir)
@@ -245,8 +247,11 @@ def _judge(
     counts: FarCounts,
 ) -> tuple[Sections, set[int], Counter[int]]:
     """Judge the history part by part. Return the sections, the requested resources and the leases
-    of each worker. After an error, only the violations before the error count. The figures do not
-    count, and the run is never SAFE."""
+    of each worker.
+
+    If an error stops the judgement, the judge reports the violations that it found before the
+    error. The figures of the run are then invalid, and the verdict is never SAFE.
+    """
     scenario = context.scenario
     window = Window(*context.window_ns)
     gaps = read_gaps(workdir, clocks)
@@ -473,8 +478,8 @@ def _instance_warnings(instance: InstanceReport) -> Iterator[str]:
 
 
 def eviction_text(keys: int) -> str:
-    """Return a warning that a server evicted keys, and that another caller can take an evicted
-    lock."""
+    """Return a warning with the number of keys that a server evicted. The warning also says that
+    another caller can take an evicted lock."""
     return (
         f"the server evicted {keys:,} keys because its memory was full; another caller can take "
         "an evicted lock"

@@ -1,5 +1,4 @@
-"""The part that all experiments share: *an order → measurements, which Ctrl-C may end → a typed
-result on disk*.
+"""The part that all experiments share: *an order → measurements → a typed result on disk*.
 
     with Experiment(order) as experiment:
         with experiment.cuttable():   # Ctrl-C ends this part; a later Ctrl-C is only counted

@@ -122,9 +122,9 @@ class FaultTimeline:
     def absences(self, *, allowed: bool = False) -> list[str]:
         """Return one sentence for each fault that was skipped or that failed.
 
-        `allowed`: True selects faults that may be skipped. False selects faults that may not be
-        skipped. A run may skip all of its faults, or it may skip none. So the list is always empty
-        for one of the two values of `allowed`.
+        If `allowed` is True, the list has only the faults that the run may skip. If `allowed` is
+        False, the list has only the faults that the run may not skip. The permission to skip faults
+        applies to all faults of a run, so one of the two lists is always empty.
         """
         if self._allow_skipped is not allowed:
             return []
@@ -140,8 +140,8 @@ class FaultTimeline:
         ]
 
     def spans_ns(self) -> tuple[Span, ...]:
-        """Return the start and the end (ns) of each fault that has begun. The judge explains
-        violations with these times.
+        """Return the start and the end (ns) of each fault that has begun. The judge uses these
+        times to decide whether a fault caused a violation.
 
         If a fault is not undone yet, the present time is used as its end.
         """

@@ -4,9 +4,10 @@ window, and the reasons for an early end*.
 Rules
 - Three events end the run early: a worker dies or leaves, Locust never starts, or the user presses
   Ctrl-C. The measured window then ends at that time. If a worker dies after the load has begun to
-  end, the death does not end the run. The result only reports the death.
-- If the window is shorter than ordered, the run counts as interrupted. If the window has the
-  ordered length, the run is complete only if every worker has reported an end after the window.
+  end, the run continues and the result reports the death.
+- If the window is shorter than the order requires, the run counts as interrupted. If the window has
+  the required length, the run is complete only if every worker has reported an end after the
+  window.
 """
 
 import time
@@ -37,10 +38,10 @@ class Course:
 
     `window`: the measured window, or None if the run did not reach its measured time. `killed`:
     true if Locust had to be killed. `deaths`: sentences about workers that ended early.
-    `casualties`: sentences about workers that a planned fault killed. `clock`: samples of the
-    monotonic clock with the offset of the wall clock. `used_ns`: a pair of numbers for each sample
-    that was taken while callers ran. The pair has the time of the sample and the CPU time that this
-    process had used until the sample.
+    `casualties`: sentences about workers that a planned fault killed. `clock`: pairs of numbers
+    (ns). Each pair has a monotonic time, and the difference (wall clock − monotonic clock) at this
+    time. `used_ns`: a pair of numbers for each sample that was taken while callers ran. The pair
+    has the time of the sample and the CPU time that this process had used until the sample.
     """
 
     window: Window | None = None
@@ -151,9 +152,9 @@ def _unmeasured(course: Course, follower: Follower, load: Load) -> BenchError:
 
 
 def _note_window(course: Course, follower: Follower, ended_ns: int, *, user: bool) -> None:
-    """Store the measured window, and whether the window is shorter than ordered.
+    """Store the measured window. Also store whether the user or a short window interrupted the run.
 
-    If the window is shorter and no other reason is known, store the early end of the load as the
+    If the window is too short and no other reason is known, store the early end of the load as the
     reason.
     """
     planned = follower.window_ns

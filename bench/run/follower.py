@@ -1,5 +1,5 @@
-"""The progress of a run: *the run's folder, read again and again → progress since the last reading,
-and the measured window*.
+"""The progress of a run: *the files in the run's folder → the progress since the last reading, and
+the measured window*.
 
 Rules: the follower only reads files. The workers write the same files even if no follower reads the
 files. So the follower does not slow the load.

@@ -3,8 +3,9 @@ count to check later*.
 
 Rules: no signal is lost. If an exception comes during a finaliser (`__del__`), Python drops the
 exception. So this module raises KeyboardInterrupt again for a signal that came during a finaliser.
-One `with` block of Interrupts may be inside another. If the inner block has only counted signals,
-the outer block receives a signal when the inner block ends. Source: signal(7); sys.unraisablehook.
+A `with` block of Interrupts may be inside another `with` block of Interrupts. If the inner block
+has counted any signals, it passes one signal to the outer block when it ends. Source: signal(7);
+sys.unraisablehook.
 """
 
 from __future__ import annotations
@@ -44,8 +45,8 @@ class Interrupts:
         self._hook = sys.unraisablehook
 
     def __enter__(self) -> Self:
-        """Handle the signals from now on. If the process ignores SIGHUP (nohup), the process
-        continues to ignore SIGHUP."""
+        """Start to handle the signals. If the process ignores SIGHUP (nohup), the process continues
+        to ignore SIGHUP."""
         if threading.current_thread() is threading.main_thread():
             for number in _SIGNALS:
                 if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
@@ -63,9 +64,9 @@ class Interrupts:
     ) -> None:
         """Restore the former signal handlers.
 
-        Raises KeyboardInterrupt if Python dropped the exception of a signal, and this module has
-        not raised the exception again yet. If this block is inside another Interrupts block, the
-        outer block gets the signal instead.
+        Raises KeyboardInterrupt if Python dropped the exception of a signal and this exception has
+        not been raised again yet. If this block is inside another Interrupts block, this method
+        passes the signal to the outer block.
         """
         if not self._before:
             return

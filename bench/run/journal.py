@@ -3,7 +3,8 @@ experiment can continue*.
 
 Rules
 - The first line holds the plan as JSON. Each further line holds one finished piece.
-- A kill may cut the last line short. The reader drops an incomplete last line.
+- If the process is killed, the last line may be incomplete. The reader drops an incomplete last
+  line.
 - An experiment with another plan cannot continue from the journal.
 - Only one process at a time can use a journal. Source: flock(2).
 """
@@ -109,9 +110,9 @@ def _own(file: FileIO, folder: Path) -> None:
 
 
 def _require_same(begun: Plan, plan: Plan, folder: Path) -> None:
-    """Raise UsageError if the journal in `folder` has another plan (`begun`) than `plan`.
+    """Raise UsageError if the plans `begun` and `plan` differ.
 
-    The message names the differences.
+    `begun`: the plan in the journal of `folder`. The message names the differences.
     """
     requested = json.loads(json.dumps(plan))
     differing = sorted(key for key in {*begun, *requested} if begun.get(key) != requested.get(key))
@@ -138,8 +139,8 @@ def is_unfinished(folder: Path) -> bool:
 
 
 def read_journal(folder: Path) -> tuple[Plan, Sequence[bytes], int]:
-    """Return the plan, the lines of the complete pieces, and the size of the file in bytes without
-    an incomplete last line.
+    """Return the plan, the lines of the complete pieces, and the size of all complete lines in
+    bytes.
 
     Raises UsageError if the file is not a journal.
     """

@@ -1,5 +1,5 @@
 """The record of a run, which is kept beside its result: *the folder and the context of a run → a
-folder `history`, and back*.
+folder `history` → the judged record*.
 
 Rules
 - Every file of the record is copied. A manifest holds the length and the CRC-32 of each file, so
@@ -70,7 +70,8 @@ def checksum(path: Path) -> int:
 
 
 def judge_kept(result: Path) -> JudgedRecord:
-    """Judge the kept record of a result again. `result`: the folder or the file of the result.
+    """Judge the kept record of a result again. `result`: the folder of the result, or the path of
+    its result.json.
 
     Raises UsageError if no record was kept, or if the manifest or context is damaged.
     """

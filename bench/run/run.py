@@ -56,10 +56,10 @@ class Order:
 
     `command`: the command line as the user typed it, without secrets. `folder`: the folder for the
     result, which can be created (None: the run only returns the result). `ring`: the processes that
-    share time slices with this run. `name`: the user's name for the run. `bind`: at this address,
-    the run waits for workers on other hosts. The run waits for one worker for each process of the
-    scenario. `more`: true if another run may follow with the same workers. `keep_history`: true if
-    the record is kept beside the result.
+    share time slices with this run. `name`: the user's name for the run. `bind`: the address at
+    which the run waits for workers on other hosts. The number of workers is the number of processes
+    in the scenario. `more`: true if another run may follow with the same workers. `keep_history`:
+    true if the record is kept beside the result.
     """
 
     scenario: Scenario
@@ -113,7 +113,8 @@ def run_on(
     environ: Mapping[str, str] = os.environ,
     series: LocustSeries | None = None,
 ) -> Done[RunResult]:
-    """Run `order` on servers that are prepared for its faults. Several runs may share the servers.
+    """Run `order` on `servers`, which must be prepared for the faults of `order`. Several runs may
+    share the servers.
 
     Without `show`, the run judges everything at its end. `series`: the Locust that the run shares
     with other runs (None: the run has its own Locust). Raises the same errors as `run_scenario`.

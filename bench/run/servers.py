@@ -1,9 +1,9 @@
 """The instances of one run: *scenario → URLs that answer, facts about the instances, and their
 counts*.
 
-Rules: at the end of the `with` block, this module stops the fleet that it started. This module only
-examines the user's targets. If a target is unfit, lockbench refuses the target before any load
-starts.
+Rules: at the end of the `with` block, this module stops the fleet that it started. This module
+examines the user's targets and never starts or stops them. If a target is unfit, lockbench refuses
+the target before any load starts.
 """
 
 import contextlib
@@ -146,7 +146,8 @@ def open_servers(
     allow_missing: bool,
     faults: Sequence[FaultOrder] = (),
 ) -> Iterator[Servers]:
-    """Start the scenario's fleet, prepared for `faults`, or examine the scenario's targets.
+    """Start a fleet that is prepared for `faults`. If the scenario names targets, examine the
+    targets and start no fleet.
 
     `server`: the program of the fleet (None: search for one). Raises BenchError if the recipe
     cannot use the scenario's instances, a server does not start, or a target is refused.

@@ -6,13 +6,13 @@ decides whether its result can be used.
 
 - An incomplete run is not a measurement. If Ctrl-C ended the run early, `run_short` raises
   KeyboardInterrupt.
-- A run is torn if its load ended early because another side of the same round ended this load.
+- A run is torn if its load ended early and the cause was another run of the same round.
 - A run is broken if it is INVALID for a reason other than its generator.
-- A run is disturbed if its generator was INVALID, or if its generator was late in an open loop. A
-  disturbed run may succeed if it is made again.
-- A stored run counts if its verdict word is SAFE or VIOLATED. VIOLATED counts because a violation
-  is certain and decides the question. The verdict word NOT TESTED counts only if all runs have this
-  verdict word.
+- A run is disturbed if its generator was INVALID, or if its generator was late in an open loop. If
+  a disturbed run is repeated, the new run may succeed.
+- A stored run can be used if its verdict word is SAFE or VIOLATED. A violation is certain, so the
+  verdict word VIOLATED is a usable answer. Runs with the verdict word NOT TESTED can be used only
+  if all runs have this verdict word.
 """
 
 import os
@@ -48,8 +48,8 @@ def run_short(
 ) -> RunResult:
     """Run `order` on running servers, as one of several runs.
 
-    `look`: this function gets the progress of the run once a second. `series`, `environ`: as in
-    `run_on`.
+    `look`: a function that is called once a second with the progress of the run. `series`,
+    `environ`: as in `run_on`.
 
     Raises KeyboardInterrupt, TornError, and the errors of `run_on`.
     """
@@ -68,15 +68,16 @@ def run_short(
 
 
 def require_whole(result: RunResult) -> None:
-    """Raise InconclusiveError if a run is broken, because another run would also break."""
+    """Raise InconclusiveError if `result` belongs to a broken run. A repetition of a broken run
+    would also break."""
     if result.verdict.status == "invalid" and result.generator.verdict == "VALID":
         raise InconclusiveError(f"a probe ended early: {result.verdict.reasons[0]}")
 
 
 def is_disturbed(result: RunResult) -> bool:
-    """Return whether the load of a run differed from the ordered load.
+    """Return whether the actual load of a run differed from the requested load.
 
-    If the load differed, it is useful to repeat the run.
+    If the two loads differed, it is useful to repeat the run.
     """
     is_late = result.rate.offered_per_s is not None and result.generator.verdict in IN_DOUBT
     return result.verdict.status == "invalid" or is_late
@@ -87,8 +88,9 @@ def require_earned(
 ) -> None:
     """Raise UsageError if the verdict word of a run shows that its figures cannot be used.
 
-    A side that was not tested may be fast only because it sends no commands. So the verdict word
-    NOT TESTED is accepted only if all runs have this word, as in a load without contention.
+    A lock that sends no commands is fast, but its runs have the verdict word NOT TESTED. So the
+    function accepts NOT TESTED only if all runs have this verdict word. A load without contention
+    is an example.
     """
     runs = [
         (label, result) for results, label in zip(series, labels, strict=True) for result in results
@@ -111,6 +113,6 @@ def require_earned(
 
 
 def _why(result: RunResult) -> str:
-    """Return the first reason for the verdict word of a run, in brackets."""
+    """Return a text in brackets with the first reason for the verdict word of a run."""
     reason = next(iter(result.verdict.reasons), result.safety.reason)
     return f" ({reason})" if reason else ""

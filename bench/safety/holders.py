@@ -31,10 +31,12 @@ class Holders:
     resources first, and then the resources with the most leases. All drawings together show at most
     `MOST_LEASES` leases.
 
-    The drawing of each resource shows the leases around one moment. If the resource has a
-    violation, the moment is its first violation. If only other resources have violations, the
-    moment is the first violation of any resource. If there is no violation, the moment is the first
-    injected fault. If there is no fault, the moment is the slowest acquire.
+    The drawing of each resource shows the leases around one moment.
+
+    - If the resource has a violation, the drawing shows the first violation of the resource.
+    - If only other resources have violations, the drawing shows the time of the first violation.
+    - If the run has no violation, the drawing shows the start of the first injected fault.
+    - If the run has neither a violation nor a fault, the drawing shows the slowest acquire.
     """
 
     def __init__(self, window: Window, faults_ns: Iterable[int] = (), capacity: int = 1) -> None:

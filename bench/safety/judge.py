@@ -1,5 +1,5 @@
-"""The oracle: *the history of all workers, circumstances → SafetyReport; new records during the run
-→ LiveVerdict*.
+"""The oracle: *the history of all workers and the circumstances of the run → SafetyReport*, and
+*the new records during the run → LiveVerdict*.
 
 - If there is a violation, the verdict is VIOLATED, even if other facts are unknown. Client
   overstays and spurious refusals are counted, but they are not violations. If there is no
@@ -173,13 +173,16 @@ class Judge:
             self.fail(error)
 
     def fail(self, error: Exception) -> None:
-        """Note that a step of the judgement has failed. Violations still count, and the verdict is
-        never SAFE."""
+        """Store the error of a failed step of the judgement. After this call, the judge still
+        reports violations, but the verdict is never SAFE."""
         self._failure = self._failure or f"the checker failed: {type(error).__name__}: {error}"
 
     def see(self, counts: Mapping[str, int]) -> None:
-        """If this judge has failed, count at least the violations that the live judge counted
-        (`counts`)."""
+        """If this judge has failed, correct the numbers of violations.
+
+        `counts`: the number of violations that the live judge counted, by kind. For each kind, the
+        larger of the two numbers is used.
+        """
         if self._failure:
             for kind in VIOLATIONS:
                 self._broken[kind] = max(self._broken[kind], counts.get(kind, 0))
@@ -312,12 +315,11 @@ def judge(
 
 
 def _asked(operations: Operations, lost: Integers) -> Integers:
-    """Return an array with four rows, and with a column for each attempt that sent a command. The
-    rows hold the resource, the earliest time, the latest time, and 1 if the attempt certainly
-    belongs to a writer.
+    """Return an array with one column for each attempt that sent a command.
 
-    The last row has 0 for a lost attempt, because the records do not show whether a lost attempt
-    belongs to a writer.
+    Each column has four values: the resource, the earliest time, the latest time, and the writer
+    flag. The writer flag is 1 if the attempt certainly belongs to a writer. The writer flag of a
+    lost attempt is 0, because the records do not show whether a lost attempt belongs to a writer.
     """
     early = operations.early
     late = operations.late
@@ -432,8 +434,9 @@ class LiveVerdict:
 
     @property
     def verdict(self) -> str | None:
-        """The verdict so far. The verdict is VIOLATED if a rule was broken. If no rule was broken,
-        the verdict is UNKNOWN if the checker has failed, and None if it has not failed."""
+        """The verdict so far. The verdict is VIOLATED if a rule was broken. The verdict is UNKNOWN
+        if no rule was broken but the checker has failed. In all other cases, the verdict is
+        None."""
         if self.violations:
             return "VIOLATED"
         return "UNKNOWN" if self.failure else None

@@ -1,19 +1,19 @@
-"""The oracle's rules: *operations → valid leases by resource and grant → the rows that break each
-rule*.
+"""The oracle's rules: *operations → valid leases, ordered by resource and grant → the rows of the
+leases that break a rule*.
 
 - A lease is valid in the interval [granted, min(valid_until, release sent)]. The intervals of two
-  leases may touch without a violation. A lease is not valid if the lock accepted it at or after the
-  end of the lease. A separate rule covers such a lease.
-- If several clocks measured the leases, each time has bounds, and the rules use the shortest
-  possible interval of each lease. A comparison of two operations counts only if it is true for
-  every time within the bounds. One clock measures all times of the same operation, so comparisons
-  within one operation are exact.
+  leases may touch without a violation. If the lock accepted a lease at or after the end of the
+  lease, the lease is not valid. The rule `granted_invalid` finds invalid leases.
+- If several clocks measured the leases, each time has an earliest and a latest possible value. The
+  rules use the shortest possible interval of each lease. A rule accepts a comparison of two
+  operations only if the comparison is true for all possible values. One clock measures all times of
+  the same operation, so comparisons within one operation are exact.
 - Two leases of a resource conflict, unless both belong to readers. If two leases do not conflict,
   they cannot break a rule about two leases.
 - Each function checks one rule over a timeline. A key of the timeline stands for a resource and a
   time. Keys are ordered by resource, and keys of the same resource are ordered by time. A rule
-  about two leases returns two arrays. The first array has the rows of the culprits or of the
-  earlier leases. The second array has the rows of the other leases.
+  about two leases returns two arrays of rows. The first array has the culprit or the earlier lease
+  of each pair. The second array has the other lease of each pair.
 """
 
 from collections.abc import Iterator, Sequence
@@ -38,8 +38,8 @@ Pairs = tuple[Integers, Integers]
 
 @dataclass(frozen=True, slots=True)
 class Operations:
-    """Operations with three versions of each time. `own`: the times on the clock of each process.
-    `early`, `late`: the earliest and the latest possible times on one common clock."""
+    """Operations with three values for each time. `own`: the times on the clock of the load
+    process. `early`, `late`: the earliest and the latest possible times on one common clock."""
 
     own: Records
     early: Records
@@ -49,8 +49,8 @@ class Operations:
     def of(
         cls, records: Records, early: Records | None = None, late: Records | None = None
     ) -> Self:
-        """Return operations with bounds on their times. If `early` and `late` are None, one clock
-        measured all operations, and the times are exact."""
+        """Return operations with the earliest and the latest possible value of each time. If
+        `early` and `late` are None, one clock measured all operations, and the times are exact."""
         earliest = records if early is None else early
         latest = records if late is None else late
         return cls(records, earliest, latest)
@@ -109,15 +109,18 @@ class Leases:
         return np.asarray(self.operations.own[name][self.row[chosen]])
 
     def keys(self, times: Records, name: str, chosen: Integers) -> Integers:
-        """Return the keys of the timeline for the time field `name` of the `chosen` leases.
-        `times`: the operations with their earliest possible times, or with their latest possible
-        times."""
+        """Return the timeline keys of the `chosen` leases. The keys are for the time in the field
+        `name` of `times`.
+
+        `times`: either the operations with their earliest possible times, or the operations with
+        their latest possible times.
+        """
         rows = self.row[chosen]
         return self.timeline.keys(times.resource[rows], times[name][rows])
 
     def conflict(self, ones: Integers, others: Integers) -> NDArray[np.bool_]:
-        """Return a mask that is true where a lease in `ones` conflicts with the lease at the same
-        position in `others`."""
+        """Return one bool for each position. The bool is true if the leases at this position in
+        `ones` and `others` conflict."""
         return np.asarray(~(self.reader[ones] & self.reader[others]))
 
 
@@ -152,9 +155,9 @@ def order_leases(operations: Operations, timeline: Timeline) -> Leases:
 def trace_end_ns(records: Records, ttl_ms: int) -> Integers:
     """Return the latest time until which each operation may have kept a quorum of keys.
 
-    If the release was confirmed, the keys are gone when the clean-up has arrived. The keys are gone
-    at the same moment if the acquire lost its only round and every instance answered. In all other
-    cases, a key may remain for a whole TTL.
+    If the release was confirmed, the keys are gone `CLEANUP_NS` after the end of the operation. The
+    keys are also gone at this time if the acquire lost its only round and every instance answered.
+    In all other cases, a key may remain for a whole TTL.
     """
     released = records.release_code == RELEASED
     # If a vote came late, its key was cleaned up late, so this round is not certain.
@@ -187,12 +190,12 @@ def broken_rules(
 def granted_invalid(own: Records, gaps_ns: Sequence[tuple[int, int]] | None = None) -> Integers:
     """Return the leases that were granted or returned to their caller at or after their own end.
 
-    The lock checks the end of a lease at the grant. Later, lockbench reads the clock when the
-    acquire returns. Between the grant and the return, the process may be stopped or may wait for a
-    core. So a late return does not count if a gap of a load process overlaps the time from the
-    grant to the return. A late return is uncertain if this time is shorter than `BRIEF_NS`, or if
-    there is no data about gaps. Uncertain late returns count only if they are more than 1 % of all
-    leases.
+    When the lock grants a lease, it checks that the lease has not ended. lockbench reads the clock
+    later, when the acquire returns. Between the grant and the return, the process may be stopped or
+    may wait for a core. So a late return does not count if a gap of a load process overlaps the
+    time from the grant to the return. A late return is uncertain if the time between the grant and
+    the return is shorter than `BRIEF_NS`. A late return is also uncertain if there are no data
+    about gaps. Uncertain late returns count only if they are more than 1 % of all leases.
     """
     won = acquired(own)
     granted = own.granted_ns
@@ -255,11 +258,13 @@ def _others_valid(granted: Integers, end: Integers, chosen: Integers) -> Integer
 
 
 def client_overstays(leases: Leases, capacity: int = 1) -> Pairs:
-    """Return the leases of clients that worked too long. Such a client still worked after the end
-    of its lease, while another lease took the last of the `capacity` places of the resource.
+    """Return the leases of clients that worked too long. A client worked too long if its work
+    continued after the end of its lease, and if another lease took the last place of the resource
+    before the work ended. A resource has `capacity` places.
 
-    Each result is a pair of leases, which are the lease of the client and the lease that took the
-    last place. If `capacity` is 1, every conflicting lease takes the last place.
+    Each result is a pair of leases. The first lease belongs to the client that worked too long. The
+    second lease took the last place. If `capacity` is 1, every conflicting lease takes the last
+    place.
     """
     early = leases.operations.early
     sent = leases.own("release_sent_ns")
@@ -292,16 +297,17 @@ def foreign_deletes(leases: Leases) -> Pairs:
     """Return the releases that removed another caller's lease. Each pair is the culprit's lease and
     the victim's lease.
 
-    The victim's lease was certainly granted after the end of the culprit's lease. If the two leases
-    overlap, they are a service fault instead, because each release may have removed its own key.
-    Two readers never count as culprit and victim. There are two kinds of proof that a release
-    removed another caller's lease:
+    The victim's lease was certainly granted after the end of the culprit's lease. Two overlapping
+    leases are a service fault and not a foreign delete, because each release may have removed its
+    own key. Two readers never count as culprit and victim. There are two kinds of proof that a
+    release removed another caller's lease:
 
-    - The culprit's release was sent after the victim's grant and reports success. The reply to this
-      release came while the victim's lease was still valid.
-    - The victim's release returned GONE while the victim's lease was valid. The previous lease of
-      the resource reports a successful release. The reply to this successful release came after the
-      end of the previous lease. The successful release was sent no later than the victim's release.
+    - The culprit's release was sent after the victim's grant, and its reply reports success. This
+      reply came while the victim's lease was still valid.
+    - The victim's release returned GONE while the victim's lease was valid. The culprit's lease is
+      the previous lease of the resource, and the culprit's release succeeded. The reply to the
+      culprit's release came after the end of the culprit's lease. The culprit's release was sent no
+      later than the victim's release.
     """
     early = leases.operations.early
     late = leases.operations.late
@@ -340,8 +346,8 @@ def foreign_deletes(leases: Leases) -> Pairs:
 
 
 def _granted_after(leases: Leases, others: Integers, ended: Integers) -> NDArray[np.bool_]:
-    """Return a mask that is true where the lease in `others` was certainly granted after the end of
-    the lease at the same position in `ended`."""
+    """Return one bool for each position. The bool is true if the lease in `others` was certainly
+    granted after the end of the lease in `ended`."""
     over = leases.keys(leases.operations.late, "valid_until_ns", ended)
     return np.asarray(leases.granted[others] - leases.spread >= over)
 
@@ -349,8 +355,11 @@ def _granted_after(leases: Leases, others: Integers, ended: Integers) -> NDArray
 def spurious_refusals(
     operations: Operations, timeline: Timeline, ttl_ms: int, capacity: int = 1
 ) -> Integers:
-    """Return the refused acquires that had no reason to be refused. During such an acquire, fewer
-    than `capacity` other operations can have held a key of the resource."""
+    """Return the acquires that were refused without a reason.
+
+    A refusal has no reason if fewer than `capacity` other operations can have held a key of the
+    resource during the acquire.
+    """
     early = operations.early
     late = operations.late
     refused = np.flatnonzero(operations.own.acquire_code == CONTENDED)
@@ -394,13 +403,13 @@ def tested(
     """Return how many leases were held while a conflicting attempt of another caller sent a
     command.
 
-    If `capacity` is above 1, an attempt counts only if at least `capacity` leases of the resource
-    were certainly held at that time. An attempt at another time may find a free place, so it does
-    not test the lock.
+    An attempt that may find a free place does not test the lock. So if `capacity` is above 1, an
+    attempt counts only while at least `capacity` leases of the resource are certainly held.
 
     A lease counts as held after its acquire has returned. So the attempts of the acquire itself do
-    not count. `at_earliest`, `at_latest`: the keys of the earliest and the latest possible time of
-    each command. `is_writer`: true for each command that certainly belongs to a writer.
+    not count. `at_earliest`: the timeline key of the earliest possible time of each command.
+    `at_latest`: the timeline key of the latest possible time of each command. `is_writer`: true for
+    each command that certainly belongs to a writer.
     """
     if capacity > 1:
         held = leases.end > leases.returned

@@ -1,5 +1,5 @@
-"""The keys of a scenario: *a field of `Scenario` → a TOML key, an option, a help text and a
-schema*; *a TOML file and options → one resolved `Scenario`, or one sentence about an error*.
+"""The keys of a scenario: *a TOML file and options → one resolved `Scenario`, or one sentence about
+an error*. Each field of `Scenario` also defines a TOML key, an option, a help text and a schema.
 
 Rules: a field of `Scenario` defines the valid values of its key, the default in the notation of
 users, and the meaning. The name of the field includes the unit, but the name of the key does not
@@ -45,8 +45,9 @@ Parse = Callable[[object], object]
 class KeyKind:
     """The kind of values that a key accepts.
 
-    `parse`: turns a TOML value into the resolved value. `many`: the value is a list. `flag`: the
-    value is true or false. `words`: all valid words, if the key accepts only a few.
+    `parse`: a function that turns a TOML value into the resolved value. `many`: true if the value
+    is a list. `flag`: true if the value is a bool. `words`: all valid words, if the key accepts
+    only a few.
     """
 
     metavar: str
@@ -57,8 +58,8 @@ class KeyKind:
 
 
 def of_type(metavar: str, kind: object, description: str, *, flag: bool = False) -> KeyKind:
-    """Return the kind of values that have the Python type `kind`. `description`: the valid values
-    in words, for error messages."""
+    """Return a `KeyKind` that accepts values of the Python type `kind`. `description`: the valid
+    values in words, for error messages."""
 
     def parse(raw: object) -> object:
         try:
@@ -70,14 +71,15 @@ def of_type(metavar: str, kind: object, description: str, *, flag: bool = False)
 
 
 def whole(low: int, high: int) -> KeyKind:
-    """Return the kind of whole numbers from `low` to `high`."""
+    """Return a `KeyKind` that accepts whole numbers from `low` to `high`."""
     return of_type(
         "N", Annotated[int, Meta(ge=low, le=high)], f"a whole number from {low} to {high}"
     )
 
 
 def duration(low_ms: float, high_ms: float, *, whole: bool = False) -> KeyKind:
-    """Return the kind of times such as "2ms", which are resolved to milliseconds."""
+    """Return a `KeyKind` that accepts times such as "2ms". The times are resolved to
+    milliseconds."""
 
     def parse(raw: object) -> float:
         ms = parse_duration(raw)
@@ -93,13 +95,13 @@ def duration(low_ms: float, high_ms: float, *, whole: bool = False) -> KeyKind:
 
 
 def auto_or(kind: KeyKind) -> KeyKind:
-    """Return the kind of values that are either the word `auto` or a value of `kind`. The word
+    """Return a `KeyKind` that accepts the word `auto` and the values that `kind` accepts. The word
     `auto` is resolved to None."""
     return KeyKind(f"auto|{kind.metavar}", lambda raw: None if raw == "auto" else kind.parse(raw))
 
 
 def choice(*names: str) -> KeyKind:
-    """Return the kind of values that are words from the list `names`."""
+    """Return a `KeyKind` that accepts only the words in `names`."""
 
     def parse(raw: object) -> str:
         if raw not in names or not isinstance(raw, str):
@@ -110,8 +112,7 @@ def choice(*names: str) -> KeyKind:
 
 
 def many(metavar: str, item: Parse) -> KeyKind:
-    """Return the kind of values that are lists. `item`: a function that parses each item of a
-    list."""
+    """Return a `KeyKind` that accepts lists. `item`: a function that parses each item of a list."""
 
     def parse(raw: object) -> tuple[object, ...]:
         if not isinstance(raw, list | tuple):
@@ -471,8 +472,11 @@ def _of_file(path: Path) -> Iterator[tuple[str, object, str]]:
 
 
 def place_of(path: Path) -> Path:
-    """Return the file of a scenario. If `path` is not a file, it may be the name of a ready
-    scenario, or its path in a checkout, bench/scenarios/NAME.toml."""
+    """Return the file of a scenario.
+
+    If `path` is not a file, `path` may name a ready scenario. The name is NAME, NAME.toml or
+    bench/scenarios/NAME.toml.
+    """
     ready = READY / f"{path.name.removesuffix('.toml')}.toml"
     by_name = path.parent in (Path(), Path("bench", "scenarios"))
     return ready if by_name and not path.is_file() and ready.exists() else path

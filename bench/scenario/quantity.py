@@ -71,8 +71,8 @@ class Skew:
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """A pause of `ms` at a pause point of a recipe. `share`: the fraction (0…1) of the passes
-    through this point that pause."""
+    """A pause at a pause point of a recipe. `share`: the share of a caller's visits to this point
+    at which the caller pauses (0 to 1)."""
 
     point: Annotated[str, says("name of a pause point of the recipe")]
     ms: Annotated[float, says("length of the pause")]
@@ -153,7 +153,8 @@ def delay_text(delay: Delay) -> str:
 
 
 def parse_skew(raw: object) -> Skew:
-    """Return the choice of resources that a text describes.
+    """Return the `Skew` that a text describes. A `Skew` decides how often callers choose each
+    resource.
 
     The forms are `uniform`, `own`, `zipf:1.1` (exponent) and `hot:0.9` (share of resource 0).
     """
@@ -173,7 +174,8 @@ def skew_text(skew: Skew) -> str:
 
 
 def parse_share(raw: str, above: float, most: float, name: str) -> float:
-    """Return the number in `raw`, which must be above `above` and at most `most`.
+    """Return the number in the text `raw`. The number must be greater than `above` and at most
+    `most`.
 
     `name`: the name of the number in the error message.
     """
@@ -257,10 +259,11 @@ def parse_target(raw: object) -> str:
 
 
 def toml_value(text: str) -> object:
-    """Return the value of an option's text. The value is a TOML value, a number (.5, 007), or the
-    text itself.
+    """Convert the text of an option to a value.
 
-    A text that is not a TOML value needs no quotes.
+    If the text is a TOML value, return this value. If the text is only a Python number, such as
+    `.5` or `007`, return the number. Return every other text unchanged, so this text needs no
+    quotes.
     """
     for read in (lambda text: tomllib.loads(f"value = {text}")["value"], int, float):
         with suppress(ValueError):

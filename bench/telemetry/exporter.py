@@ -9,7 +9,7 @@ Rules
   core. In this case, the thread that follows the load would have to wait for the lock. The work of
   the exporter takes at most 0.01 of a core.
 - If a collector is down, is slow or refuses data, `redlock.telemetry.dropped` counts the lost data
-  and the result has a warning. There are no other effects.
+  and the result has a warning. The run continues unchanged.
 """
 
 import threading
@@ -52,19 +52,19 @@ class ServerWatch(Protocol):
         """
 
     def start(self) -> None:
-        """Start to ask the servers."""
+        """Start the INFO requests to the servers."""
 
     def stop(self) -> None:
-        """Ask the servers once more, then stop."""
+        """Send the last INFO requests to the servers, then stop."""
 
 
 class Exporter:
     """The exporter of the run whose processes write into `folder`.
 
-    Call `start` before the load, and `finish` once there is a result. `watch` asks the servers from
-    the start to the end. `faults` returns the present faults. `judged` returns the findings of the
-    oracle, or None if no oracle runs. The two functions must not block for long, and they must not
-    raise an error.
+    Call `start` before the load, and `finish` once there is a result. `watch` asks the servers for
+    INFO until the exporter ends. `faults` returns the present faults. `judged` returns the findings
+    of the oracle, or None if no oracle runs. The functions `faults` and `judged` must not block for
+    long, and they must not raise an error.
     """
 
     def __init__(
@@ -100,16 +100,18 @@ class Exporter:
         self._thread = threading.Thread(target=self._follow, name="telemetry", daemon=True)
 
     def start(self) -> None:
-        """Read the run's folder at every interval from now on."""
+        """Start to read the run's folder at every interval."""
         if self._watch is not None:
             self._watch.start()
         self._thread.start()
 
     def finish(self, safety: SafetyReport | None = None, *, hurried: bool = False) -> list[str]:
-        """After the load has ended, export the exact totals. Wait for the collector and then end.
+        """Export the exact totals after the load has ended. Then wait for the collector and stop
+        the exporter.
 
-        `safety`: the safety section of the result. `hurried`: the user is waiting, so the collector
-        gets little time. Return warnings, one sentence each. The folder must still exist.
+        `safety`: the safety section of the result. `hurried`: true if the exporter must wait only a
+        short time for the collector, because the user is waiting. Return warnings, one sentence
+        each. The folder must still exist.
         """
         self._stop_looking()
         failure = []
@@ -134,7 +136,8 @@ class Exporter:
         return warnings
 
     def close(self) -> None:
-        """End at once, without a result, unless the exporter has ended already."""
+        """Stop the exporter at once, without the totals of a result. If the exporter has already
+        stopped, do nothing."""
         if not self._stop.is_set():
             self._stop_looking()
             self._close(0.0)

@@ -5,10 +5,10 @@ Rules
 - Lines wait in memory until they are flushed about once a second. If the file cannot be written,
   the lines are dropped and the run continues. The reader never returns half a line. The files are
   in the run's folder and have names of the form `<kind>-<process>-<pid>.json`.
-- An observed cycle costs the load 1.6 times as much as a plain cycle. So only about `PER_SECOND`
-  acquires a second are observed. At low rates, all acquires are observed. At high rates, at least
-  one in `MOST` acquires is observed. Before the rate is known, the first `AT_ONCE` acquires are
-  observed, and then one in `MOST` acquires.
+- For a load process, an observed cycle costs 1.6 times as much as a cycle that is not observed. So
+  only about `PER_SECOND` acquires a second are observed. At low rates, all acquires are observed.
+  At high rates, at least one in `MOST` acquires is observed. Before the rate is known, the first
+  `AT_ONCE` acquires are observed, and then one in `MOST` acquires.
 - A line holds the checksum of a resource's name. The checksum, together with the start of the
   round, identifies the operation in the history.
 - The log keeps the first `FIRST` attempts of an acquire, and the attempt that won. If there are too

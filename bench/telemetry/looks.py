@@ -2,8 +2,8 @@
 observed attempts, spans*.
 
 Rules: telemetry never writes into the folder. At the end, telemetry reads the whole history once
-more. The history then includes the votes that were patched late, so the counts are equal to
-`totals` in result.json.
+more. By then, all late votes are part of the history, so the counts are equal to `totals` in
+result.json.
 """
 
 import random
@@ -75,9 +75,9 @@ class Looks:
     def count_all(self) -> None:
         """Read the whole history once more. Each step reads the records of some resources.
 
-        The new counts include votes that were patched late, and hand-offs whose two records are far
-        apart. If no process follows a worker, the worker deletes its oldest files. If files were
-        deleted, the earlier counts are kept.
+        The new counts include late votes. The new counts also include hand-offs whose two records
+        were read at very different times. If no process follows a worker, the worker deletes its
+        oldest files. If files were deleted, the earlier counts are kept.
         """
         counts = OperationCounts(self._run.quorum)
         parts = history_parts(self._folder)

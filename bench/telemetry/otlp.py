@@ -161,8 +161,8 @@ class Otlp:
     def close(self, within_s: float) -> None:
         """Send queued items for at most `within_s` (s). Then drop the rest.
 
-        If the collector has accepted an item before, the collector is probably only slow. In this
-        case, the method waits twice as long.
+        If the collector has accepted an item before, the collector is probably only slow. The time
+        limit is then 2 × `within_s`.
         """
         within_s *= 2 if any(self._sent.values()) else 1
         with self._changed:
@@ -309,15 +309,17 @@ class CollectorAnswers:
         self.message = ""
 
     def note(self, answer: Any) -> None:
-        """Store what an OTLP answer says. A receiver may send any number, so a negative number
-        counts as 0."""
+        """Store the number of rejected items and the message of an OTLP answer. A receiver may send
+        any number, so a negative number counts as 0."""
         partial = answer.partial_success
         self.rejected += max(getattr(partial, self._field), 0)
         if partial.error_message:
             self.message = _shown(partial.error_message.partition("\n")[0])
 
     def read(self, response: HttpAnswer, **_: object) -> None:
-        """Store what an HTTP answer says, before the exporter gets the answer.
+        """Store the number of rejected items and the message of an HTTP answer.
+
+        This method reads the answer before the exporter reads it.
 
         Raises ConnectionError if the answer shows that no item arrived.
         """

@@ -74,7 +74,8 @@ class MetricsPage:
         self.address = f"http://{host}:{self._server.server_port}/metrics"
 
     def offer(self, snapshot: Snapshot) -> None:
-        """Show this snapshot from now on. This method never waits and never raises an error."""
+        """Replace the snapshot that the page shows. This method never waits and never raises an
+        error."""
         self._offered_s = time.monotonic()
         self._snapshot = snapshot
 

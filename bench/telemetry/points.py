@@ -192,7 +192,7 @@ class Totals:
     ) -> None:
         """Add a number to a counter, or each integer of an array to a histogram.
 
-        The instrument gets a data point even if only 0 or an empty array is added.
+        If the only value is 0 or an empty array, the instrument still gets a data point.
         """
         key = name, tuple(attributes.items())
         if isinstance(values, np.ndarray):

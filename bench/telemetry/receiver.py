@@ -1,16 +1,16 @@
-"""A check of the server at an OTLP address: *variables, and a test of at most one second → no
-error, or the reason why no telemetry can arrive at the address*.
+"""A check of the server at an OTLP address: *the environment variables → no error, or the reason
+why no telemetry can arrive at the address*. The check takes at most one second.
 
 Rules: the check reports a fault only if the fault is certain. A receiver that is down, slow or
 behind a proxy passes this check. If the receiver does not accept items later, the result has a
 warning.
 
 The check recognises the protocol of a server by the server's answers. A gRPC server speaks only
-HTTP/2. A gRPC server answers the preface of HTTP/2 with a SETTINGS frame, and it never answers an
-HTTP/1.1 request in HTTP/1. The check accepts a server that answers both the preface and the
-request. A TLS server answers the first message of TLS with a TLS record. To any other message, a
-TLS server may send an alert or an HTTP error. So an HTTP answer proves plain HTTP only if it is the
-answer to the first TLS message.
+HTTP/2. A gRPC server answers the preface of HTTP/2 with a SETTINGS frame. A gRPC server never sends
+an HTTP/1 answer to an HTTP/1.1 request. The check accepts a server that answers both the preface
+and the HTTP/1.1 request. A TLS server answers the first message of TLS with a TLS record. A TLS
+server may answer any other message with an alert or an HTTP error. So only an HTTP answer to the
+first TLS message proves that a server speaks plain HTTP.
 
 Source: RFC 9113, 3.4 and 6.5; RFC 8446, 5.1.
 """

@@ -80,8 +80,8 @@ _COUNTERS: list[tuple[str, str, dict[str, str]]] = [
 class Run:
     """One run, or the part of a run that one process exports.
 
-    `addresses`: host and port of each instance (port 0: a unix socket). `databases`: the index of
-    the database that the URL of each instance selects. The list is empty if the indices are
+    `addresses`: host and port of each instance (port 0: a unix socket). `databases`: for each
+    instance, the database index in the URL of the instance. The list is empty if the indices are
     unknown. `fsync`: one of table.POLICIES. `part`: a text that distinguishes the exporters of one
     run. `name`: the user's name for the run. `started`: as in result.json. `name` and `started` are
     "" if they are unknown.
@@ -112,7 +112,8 @@ class Run:
     ) -> Self:
         """Return the run of a scenario, without the facts that the servers report later.
 
-        `shares`: how many processes export the run. Each process has an equal share of the rate.
+        `shares`: the number of processes that export data about the run. Each of these processes
+        has an equal share of the rate.
         """
         return cls(
             run_id,
@@ -174,11 +175,13 @@ def where(address: Address) -> dict[str, str | int]:
 
 
 def current(notes: Sequence[WorkerNote], now_ns: int) -> list[WorkerNote]:
-    """Return the notes that gauges may use at `now_ns` (monotonic).
+    """Return the notes that are new enough for gauges.
+
+    `now_ns`: the present monotonic time.
 
     The result has the recent notes, and the last notes of workers that have stopped. The age of a
-    note from another host counts from the time at which the other host wrote the note. So such a
-    note may be older by one interval.
+    note from another host counts from the time at which the other host wrote the note. So the age
+    limit for a note from another host is one interval longer.
     """
     recent = []
     for note in notes:
@@ -193,7 +196,7 @@ def run_points(
 ) -> Iterator[DataPoint]:
     """Yield points about the run itself, its users and the reports of its load processes.
 
-    `fresh`: the `current` part of the `notes`.
+    `fresh`: the notes that `current` returns for `notes`.
     """
     spawned = sum(note.spawned_ns > 0 for note in notes)
     # The run is active once every load process has started its users.
@@ -253,7 +256,7 @@ class OperationCounts:
 
         Compute the leases per second and the mean number of callers that wait for the answer to a
         release. Also count the hand-offs whose release was sent between the last two calls. The
-        grants after these releases have been recorded by now.
+        grants that followed these releases have been recorded before this call.
         """
         elapsed_s = max((now_ns - self._looked_ns) / NS_PER_S, 1e-3)
         before = self.leases
@@ -360,8 +363,8 @@ def count_observed(
 ) -> None:
     """Count how long extensions took, and how long each instance took to answer a SET.
 
-    Without extensions there are no points about extensions. If an instance did not answer, the time
-    until the end of the round counts.
+    If `extensions` is empty, no points about extensions are made. If an instance did not answer,
+    the function uses the time until the end of the round.
     """
     for name in EXTEND_OUTCOMES if extensions else ():
         took = [one.replied_ns - one.sent_ns for one in extensions if one.outcome == name]

@@ -1,8 +1,8 @@
 """The request for telemetry: *the standard `OTEL_*` variables → TelemetrySettings, or None*.
 
 Rules
-- Telemetry needs an endpoint or an explicit exporter. If both are missing, lockbench imports no
-  OpenTelemetry, and it writes and sends no telemetry.
+- Telemetry needs an endpoint or an explicit exporter. If both the endpoint and the exporter are
+  missing, lockbench does not import OpenTelemetry. It then writes and sends no telemetry.
 - This module reads only the variables that decide *whether* and *how often* to export.
   OpenTelemetry's own exporters read the other variables.
 - If lockbench cannot follow a setting, the user gets a warning or an error. A setting is never
@@ -52,9 +52,10 @@ class TelemetrySettings:
     """The settings of an export.
 
     `metrics`, `traces`: the OTLP protocol (None: the signal is not sent over OTLP). `page`: host
-    and port of /metrics. `one_in`: one in this many ordinary operations is traced (0: none).
-    `exponential`: if true, OTLP gets exponential histograms instead of histograms with the table's
-    bounds. `endpoint`: the address that messages show, without secrets.
+    and port of /metrics. `one_in`: the number n if one of n ordinary operations is traced (0: no
+    ordinary operation is traced). `exponential`: if true, OTLP gets exponential histograms instead
+    of histograms with the table's bounds. `endpoint`: the address that messages show, without
+    secrets.
     """
 
     metrics: str | None = None
@@ -70,7 +71,8 @@ class TelemetrySettings:
 
 
 def is_wanted(environ: Environ) -> bool:
-    """Return whether any export is requested. This function is cheap, so callers use it first."""
+    """Return whether any export is requested. This function takes little time and does not import
+    OpenTelemetry."""
     off = _word(environ, "OTEL_SDK_DISABLED") == "true"
     return not off and any(_exporters(environ, signal) for signal in SIGNALS)
 
@@ -230,7 +232,7 @@ def _endpoint(environ: Environ, protocol: str) -> str:
 
 
 def _one_in(environ: Environ) -> int:
-    """Return n if one in n ordinary operations is traced.
+    """Return the number n if one of n ordinary operations is traced.
 
     If n is 0, no ordinary operation is traced. If n is −1, there are no traces at all.
     """

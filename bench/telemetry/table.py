@@ -12,8 +12,8 @@ Rules
 - All histograms use the same list of bounds, both in OTLP and in Prometheus. Each whole number up
   to 4 has its own bucket.
 
-Source: OpenTelemetry's "Prometheus compatibility" (names) and semantic conventions; E6 of IEC
-60063.
+Sources: OpenTelemetry's specification, "Prometheus compatibility" (for the names); OpenTelemetry's
+semantic conventions; IEC 60063, series E6 (for the bounds).
 """
 
 from dataclasses import dataclass
@@ -25,8 +25,8 @@ from functools import partial
 class Attribute:
     """One attribute of metrics.
 
-    `values`: all possible values. If `values` is empty, `origin` names the source of the few
-    values.
+    `values`: all possible values. The number of values is always small. If `values` is empty,
+    `origin` names the source of the values.
     """
 
     name: str

@@ -90,8 +90,8 @@ class Chosen:
 def choose(records: Records, observed: Flags, one_in: int, rng: random.Random) -> list[Chosen]:
     """Choose the operations to trace.
 
-    `observed`: for each operation, whether any of its attempts was observed. `one_in`: one in this
-    many operations is chosen by chance (0: none).
+    `observed`: for each operation, whether any of its attempts was observed. `one_in`: the number n
+    if one of n operations is chosen by chance (0: no operation is chosen by chance).
     """
     reasons: dict[int, str] = {}
     for reason, rows in _by_reason(records, observed, one_in, rng):
@@ -154,8 +154,8 @@ def _most(weights: Rows, number: int = PER_REASON) -> Rows:
 class TraceSpan:
     """One span.
 
-    `parent`: the id of the parent span (0: none). `failed`: the sentence of an error status, or "".
-    `holder`: as in Chosen.
+    `parent`: the id of the parent span (0: none). `failed`: a sentence about the error, or "" if
+    the status of the span is not an error. `holder`: as in Chosen.
     """
 
     name: str

@@ -1,5 +1,5 @@
-"""A child process that carries out orders: *a module, orders and answers as lines of JSON → the end
-of the process, and why it ended*.
+"""A child process that carries out orders: *a module and orders → answers, and the reason for the
+end of the process*. Orders and answers are lines of JSON.
 
     with Child("the load process", "bench.….load_process") as child:      here
         child.tell(order)
@@ -11,7 +11,7 @@ Rules: orders are sent through a pipe and never on a command line, because order
 passwords. The process has its own session, so Ctrl-C does not reach the process. The process ends
 when its stdin ends. `die_with_parent` ends the process even while it is busy. The kernel sends the
 death signal when the *thread* that started the process ends. A forked process does not inherit its
-parent's request for the death signal. So each process makes its own request.
+parent's request for the death signal. So each process must request its own death signal.
 
 Source: pipe(7); prctl(2), PR_SET_PDEATHSIG.
 """
@@ -193,7 +193,8 @@ class Child:
         )
 
     def leave(self) -> None:
-        """Close the stdin of the process. The end of our own process also closes this stdin."""
+        """Close the stdin of the process. When our own process ends, the kernel closes this stdin,
+        too."""
         with suppress(OSError):
             self._stdin.close()
 

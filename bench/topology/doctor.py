@@ -1,8 +1,8 @@
 """The check of a machine for lockbench: *this machine → facts, each with advice*.
 
-Rules: the doctor tries each feature instead of guessing. If a feature fails, this is a fact about
-the machine, so no check raises an exception for it. The status "missing" prevents every run. The
-status "limited" prevents only the features that the advice names. Source: cgroups(7).
+Rules: the doctor tries each feature instead of guessing. If a feature does not work, the doctor
+reports a fact about the machine and raises no exception. The status "missing" prevents every run.
+The status "limited" prevents only the features that the advice names. Source: cgroups(7).
 """
 
 import tempfile
@@ -33,8 +33,8 @@ FAR_S = 10e-3
 
 
 class Status(StrEnum):
-    """The effect of a fact on runs. OK: no effect. LIMITED: some features are missing. MISSING: no
-    run is possible."""
+    """The effect that a fact about the machine has on runs. OK: no effect. LIMITED: some features
+    are missing. MISSING: no run is possible."""
 
     OK = "ok"
     LIMITED = "limited"
@@ -171,9 +171,9 @@ def examine_target(url: str, servers: dict[str, str] | None = None) -> tuple[Fac
     """Return facts about the instance at `url`, or the reason why it cannot vote.
 
 
-    The examination takes 2 s at most. `servers`: a mapping from the run id of each server that was
-    examined earlier to the address of the server. The function adds the examined server to
-    `servers`. Raises UsageError.
+    The examination takes 2 s at most. `servers`: the servers that were examined earlier. The
+    mapping has the run id of each server as a key, and the address of the server as the value. The
+    function adds the examined server to `servers`. Raises UsageError.
     """
     try:
         target = target_of(url, 2.0, KEY_PREFIX)
@@ -209,7 +209,8 @@ def examine_target(url: str, servers: dict[str, str] | None = None) -> tuple[Fac
 
 
 def _channels(url: str) -> Iterator[Fact]:
-    """Yield a fact if this user may not use the channels of locks that publish."""
+    """Yield a fact if the user in `url` has no permission for the publish channels that some locks
+    need."""
     if denied := denied_names(url, channels=True):
         yield _fact(
             "channels", "not allowed, but --retry-policy push and set-nx-pubsub need it", denied

@@ -28,8 +28,8 @@ class Page:
     """A whole page with its title, its sheet and its chapters.
 
     `title` is the text of the title bar. `sheet` has the verdict and the sentences that explain it.
-    `repeat` is the command that produces the result again. `opens` describes the moment that a
-    reader should see first, with a sentence and the name of the part that shows the moment.
+    `repeat` is the command that produces the result again. `opens`: a sentence about the moment
+    that a reader should see first, and the name of the part that shows this moment.
     """
 
     title: str

@@ -4,8 +4,8 @@ document*.
 Rules: a page of several runs shows the figures of the runs side by side and never shows a ratio.
 Only `lockbench compare` can say whether a difference is more than noise, because only `lockbench
 compare` pairs its runs. The page fetches no other files. The Content-Security-Policy of the page
-forbids the browser to fetch files. All text from a result is escaped. In the markup, jinja2 escapes
-the text. In the data, `render` escapes the text. A file is written completely or not at all.
+forbids the browser to fetch files. All text from a result is escaped. jinja2 escapes the text in
+the markup, and `render` escapes the text in the data. A file is written completely or not at all.
 """
 
 from __future__ import annotations

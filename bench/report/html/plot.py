@@ -52,9 +52,10 @@ class Figure:
     """A picture with a title, a legend and its data.
 
     `name`: an identifier, which is also used in the names of files. `legend`: names, each with a
-    small drawing (SVG). `cursor`: the position of each row of data on the x axis. The page shows
-    the row that the reader selects with the mouse or the keyboard. `drawn`: data for a picture that
-    the script of the page draws over the whole width. If `drawn` is not None, `svg` is empty.
+    small drawing (SVG). `cursor`: for each row of data, the position of the row on the x axis. The
+    page shows the row that the reader selects with the mouse or the keyboard. `drawn`: data for a
+    picture that the script of the page draws over the whole width. If `drawn` is not None, `svg` is
+    empty.
     """
 
     name: str
@@ -71,7 +72,8 @@ class Figure:
 def data_of(
     kind: type, rows: Iterable[object], paths: Iterable[str] = ()
 ) -> tuple[list[Column], list[list[Cell]]]:
-    """Return the data to show below a picture of `rows`, which are sections of one `kind`.
+    """Return the columns and the rows of the data table below a picture. `rows`: sections of the
+    type `kind`.
 
     `paths`: the fields that have a column (empty: each field that is shown in pictures).
     """
@@ -89,7 +91,8 @@ Value = float | int | None
 class Line:
     """A line through the points of `xs` and `ys`. `style`: a class of page.css.
 
-    None in `ys` is a gap. A point between two gaps is drawn as a dot.
+    If a value in `ys` is None, the line has a gap at this point. A point between two gaps is drawn
+    as a dot.
     """
 
     xs: Sequence[float]
@@ -205,7 +208,7 @@ def _area(x: Scale, band: Band) -> str:
 
 
 def _band_names(x: Scale, bands: Sequence[Band]) -> str:
-    """Return the edges and names of the bands, drawn above everything else."""
+    """Return the SVG of the edges and the names of the bands. This SVG is drawn above the marks."""
     parts = []
     free = 0.0
     for band in sorted(bands, key=lambda band: band.start):
@@ -295,8 +298,8 @@ class Bar:
     """One row of a forest plot.
 
     `value`, `low`, `high`: the value and its interval (None: unknown). `text`: the figure in words.
-    `style`: the class of page.css. `key`: the meaning of this class. `limit`: the position at which
-    the row has a mark for its limit.
+    `style`: the class of page.css. `key`: the text that explains the style in the legend. `limit`:
+    the position at which the row has a mark for its limit.
     """
 
     name: str
@@ -380,8 +383,8 @@ def _row(bar: Bar, x: Scale, top: float) -> str:
 def _bar(bar: Bar, y: float, x_of: Callable[[str], float]) -> str:
     """Return the interval and the point of a bar, if they are known.
 
-    `x_of("low")` returns the position of the bar's lower end. The names `high` and `value` work in
-    the same way.
+    `x_of("low")` returns the position of the bar's lower end. `x_of("high")` returns the position
+    of the upper end, and `x_of("value")` returns the position of the point.
     """
     parts = []
     if bar.low is not None and bar.high is not None:
@@ -413,7 +416,7 @@ class Measure:
     """One value of a row, drawn as a bar of `style` with its `text`.
 
     If the value is 0 and the style is good, a green tick is drawn. If the value is None, the row
-    has only the text. `key`: the meaning of the mark.
+    has only the text. `key`: the text that explains the mark in the legend.
     """
 
     value: float | None
@@ -425,18 +428,17 @@ class Measure:
 def harm(value: float | None, text: str, *, some: str, none: str) -> Measure:
     """Return a measure that shows how often an unwanted event happened.
 
-    `value`: the number of events. If `value` is 0, the mark is a green tick, and the legend
-    explains the tick with the text `none`. If `value` is larger, the mark is a red bar, and the
-    legend explains the bar with the text `some`. If `value` is None (unknown), the row shows only
-    the text.
+    `value`: the number of events. If `value` is 0, the mark is a green tick. If `value` is above 0,
+    the mark is a red bar. `none`: the text that explains the tick in the legend. `some`: the text
+    that explains the bar in the legend. If `value` is None (unknown), the row shows only the text.
     """
     return Measure(value, text, "bad", some) if value else Measure(value, text, "good", none)
 
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """A column of measures. The first line of its head names the measured quantity, and the second
-    line has the unit."""
+    """A column of measures. `head`: the name of the measured quantity. `unit`: the unit of the
+    measures, which is printed below `head`."""
 
     head: str
     unit: str
@@ -551,7 +553,7 @@ def element(name: str, content: str = "", /, **attributes: float | str | None) -
 
 
 def label(text: str, x: float, y: float, *, anchor: str | None = None, style: str = "") -> str:
-    """Return a text at a position."""
+    """Return the SVG element of a text that is printed at the position (`x`, `y`)."""
     return element("text", escape(text), x=x, y=y, text_anchor=anchor, class_=style or None)
 
 

@@ -1,11 +1,11 @@
-"""The pictures of a run: *HDR histograms → percentile curves of the run and of each instance;
-`over_time` → pictures over time*.
+"""The pictures of a run: *HDR histograms → percentile curves for the run and for each instance*,
+and *the section `over_time` → pictures over time*.
 
-Rules: a curve is solid up to the last point that has at least ten samples beyond it. From this
-point to the slowest sample, the curve is faint. The latencies in titles come from `latency_s` and
-`reply_s` of the result. Every point of a picture over time is a figure of the result. If a slice
-has no samples, the line has a gap. Faults are bands. Source: Gil Tene's percentile plots
-(HdrHistogram).
+Rules: a curve has a solid part and a faint part. The solid part ends at the last point for which at
+least ten samples are slower. The faint part continues to the slowest sample. The latencies in
+titles come from `latency_s` and `reply_s` of the result. Each point of a picture over time shows a
+figure from the result. If a slice has no samples, the line has a gap. Faults are bands. Source: Gil
+Tene's percentile plots (HdrHistogram).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -187,15 +187,15 @@ _SHARES = Scale(0.0, 1.0, (0.0, 0.25, 0.5, 0.75, 1.0), "share", lambda share: f"
 def course_of(result: RunResult) -> OverTime | None:
     """Return the figures over time, or None.
 
-    There are no such figures if the result is from an older version, or if the run ended when its
-    window began.
+    Return None if the result is from an older version, or if the run ended when its window began.
     """
     over = result.over_time
     return over if over and over.start_s and over.slice_s else None
 
 
 def slowest_of(result: RunResult) -> tuple[float, str] | None:
-    """Return a time (s) and a sentence about the slowest acquire, or None if it is unknown.
+    """Return a time (s) and a sentence about the slowest acquire. Return None if the slowest
+    acquire is unknown.
 
     The time is the middle of the slice in which the acquire was due.
     """

@@ -167,9 +167,9 @@ class Eyecatcher:
 def moment_of(result: RunResult) -> Eyecatcher | None:
     """Return the moment that the page of `result` shows first.
 
-    The moment is the first violation. If there is no violation, the moment is the first fault. If
-    there is no fault, the moment is the slowest acquire. Return None if the result has none of
-    these events, or if the result has no figures over time.
+    For a run with violations, this moment is the first violation. For a run with faults but without
+    violations, it is the first fault. For every other run, it is the slowest acquire. Return None
+    if this slowest acquire is unknown, or if the result has no figures over time.
     """
     over = course_of(result)
     incidents = findings(result)

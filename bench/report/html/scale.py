@@ -89,8 +89,8 @@ def latencies(values: Iterable[float]) -> Scale:
 def percentiles(count: float) -> Scale:
     """Return the scale of a percentile curve with `count` samples.
 
-    The scale is logarithmic in 1 ÷ (1 − share). The scale ends at the smallest power of ten that is
-    at least `count`.
+    The scale is logarithmic. For a percentile p from 0 to 1, the value on the scale is 1 ÷ (1 − p).
+    The scale ends at the smallest power of ten that is at least `count`.
     """
     nines = math.ceil(math.log10(max(count, 10)))
     ticks = (1.0, 2.0, *(10.0**decade for decade in range(1, nines + 1)))
@@ -98,7 +98,7 @@ def percentiles(count: float) -> Scale:
 
 
 def percentile_text(value: float) -> str:
-    """Return the label of a tick of a percentile scale: 100 → 99 %."""
+    """Return the label of a tick on a percentile scale, such as `99 %` for the value 100."""
     share = 100 * (1 - 1 / value)
     return f"{share:.{max(round(math.log10(value)) - 2, 0)}f} %"
 
@@ -112,7 +112,7 @@ def duration_tick(seconds: float) -> str:
 
 
 def number_tick(value: float) -> str:
-    """Return the label of a tick that is a count or rate: 12,000 → 12k."""
+    """Return the label of a tick that is a count or a rate, such as `12k` for the value 12,000."""
     for unit, size in (("M", 1e6), ("k", 1e3)):
         if abs(value) >= size * 9.99:
             return f"{value / size:g}{unit}"
@@ -120,7 +120,9 @@ def number_tick(value: float) -> str:
 
 
 def _nice(value: float, *, up: bool = True) -> float:
-    """Return the nearest round number above or below `value`: 1, 2 or 5 times a power of ten.
+    """Return the nearest round number above `value`, or below `value` if `up` is false.
+
+    A round number is 1, 2 or 5 times a power of ten.
 
     If `value` is round itself, return `value`.
     """

@@ -1,2 +1,2 @@
-"""Faults that lockbench injects on purpose: *an order of a scenario, a fleet, a kind → a broken
-part, which is repaired later*."""
+"""Faults that lockbench injects on purpose: *the fault in a scenario, and a fleet → a part that
+lockbench breaks and later repairs*."""

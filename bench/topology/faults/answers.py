@@ -145,9 +145,10 @@ DIRECTIONS = {"both": ("to", "from"), "to": ("to",), "from": ("from",)}
 
 
 def bend_link(fault: Injection) -> None:
-    """Make a link slow, make it hold all data until it is healed, or make it reset connections.
+    """Disturb the link to an instance. The link becomes slow, holds back all data, or resets its
+    connections.
 
-    When the link is healed, the held data arrive before any new data.
+    When the fault ends, the data that the link held back arrive before any new data.
     """
     mode = fault.params["mode"]
     directions = DIRECTIONS[fault.params["direction"]]

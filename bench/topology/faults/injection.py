@@ -1,5 +1,5 @@
-"""The steps of a fault from the order to the repair: *an order → a prepared fleet → a fault in
-force → an undone fault*.
+"""The steps of an injected fault: *an order → a prepared fleet → a fault in force → an undone
+fault*.
 
 Rules: `prepared_fleet` prepares for faults before the servers start. The function prepares all
 instances or none, so that the instances stay comparable. If the shim or the DEBUG command is not
@@ -8,7 +8,7 @@ needs the missing preparation.
 
 `begin` returns once the fault is in force. `end` returns once the fault is undone. `end` is called
 after every `begin`, even after a `begin` that failed half-way. So before each step, the code adds a
-function that undoes the step to `undo`.
+function to `undo`. This function undoes the step.
 
 Every kind lists its params once. A wrong param causes a ValueError. The function that reads the
 faults of a scenario adds the position of the fault to the error's text.
@@ -91,8 +91,8 @@ Table = Mapping[str, tuple[KeyKind, object]]
 
 
 def read_params(table: Table, written: Mapping[str, object]) -> Params:
-    """Return a value for every param of the table. Without a given value, a param has its default.
-    Raises ValueError."""
+    """Return a value for every param of the table. A param that is not in `written` has its
+    default. Raises ValueError."""
     for name in written:
         if name not in table:
             choices = f"it has {', '.join(table)}" if table else "it has none"
@@ -117,8 +117,8 @@ class FaultOrder:
 
     `noun`: "instance" or "worker". `index`: the number of the target, from 0. Times count from the
     start of the measured window. `lasts_ms`: the duration of the fault (None: to the end of the
-    window). `params`: all params of the fault, including the defaults. `written`: only the params
-    in the scenario.
+    window). `params`: all params of the fault, including the defaults. `written`: the params that
+    the scenario contains, without defaults.
     """
 
     kind: str
@@ -143,8 +143,8 @@ class FaultKind:
     `lasts`: whether a scenario may, must or cannot set `for`. If a scenario cannot set `for`, the
     fault lasts as long as its param `delay`. Without the param `delay`, the fault has no duration.
     `check`: raises ValueError if params contradict each other. `require`: raises BenchError if the
-    fault is impossible on this fleet. `needs`: the preparations that the fault needs, which are
-    checked, too.
+    fault is impossible on this fleet. `needs`: the preparations that the fault needs. `refusal`
+    also checks these preparations.
     """
 
     begin: Callable[["Injection"], None]
@@ -173,7 +173,8 @@ class Injection:
     def __init__(
         self, fleet: Fleet | None, order: FaultOrder, kind: FaultKind, workers: Workers = dict
     ) -> None:
-        """Make the fault of `order`. `fleet` is None if lockbench did not start the servers."""
+        """Create the fault that `order` describes. `fleet` is None if lockbench did not start the
+        servers."""
         self._fleet = fleet
         self.order = order
         self.kind = kind
@@ -191,10 +192,10 @@ class Injection:
         return self._fleet
 
     def refusal(self) -> BenchError | None:
-        """Return the reason why the fault cannot be injected in this run, or None if it can be
-        injected. Call this before the load starts.
+        """Return an error if the fault cannot be injected in this run. Return None if the fault can
+        be injected. Call this before the load starts.
 
-        The reason is a UsageError if the order does not fit the servers of the run.
+        The error is a UsageError if the fault does not fit the servers of the run.
         """
         if self.order.noun == "worker":
             # `begin` checks that the worker runs.
