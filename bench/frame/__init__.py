@@ -1,5 +1,5 @@
-"""This package is the frame of the command line. It executes a command and returns an exit code,
-and it never shows a traceback.
+"""This package is the frame in which every command of lockbench runs. The frame executes a command
+and returns an exit code. The frame never shows a traceback.
 
 The frame handles options, outputs, exit codes and progress. It contains no code for a particular
 question. This module imports only sys and os before `guarded` is active. So if the user presses

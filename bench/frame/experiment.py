@@ -3,8 +3,8 @@ an order, and runs the order.
 
 Wrong options are refused before any work starts. Progress is shown on stderr, and the tables are
 printed on stdout. With --json, stdout holds the result and nothing else. An interrupted experiment
-with a journal can continue. For this, the user repeats the command with the same options and names
-the experiment's folder in --out.
+with a journal can continue. To continue an experiment, the user repeats the command with the same
+options, and names the experiment's folder in --out.
 """
 
 from __future__ import annotations
@@ -54,7 +54,8 @@ def measured(
     server: str | None,
     goes_on: bool = False,
 ) -> Done[Stored]:
-    """Let `run` measure `plan` and store the result in a new folder, with progress on stderr.
+    """Call `run`, which measures `plan` and stores the result in a new folder. Show the progress on
+    stderr.
 
     `server` is the path of the server program to start. If `goes_on` is true, an interrupted
     experiment can continue in its folder. Raises BenchError. Raises KeyboardInterrupt if the user
@@ -116,8 +117,8 @@ class Several(click.ParamType[tuple[object, ...]]):
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
-        """Return completions for the last of the values. Each completion starts with the earlier
-        values.
+        """Return completions for the last value in `incomplete`. Each completion also contains the
+        values before the last value.
         """
         before, comma, last = incomplete.rpartition(",")
         return [

@@ -1,5 +1,5 @@
-"""Defines the options for load from several hosts, and adapts the scenarios of the leading command
-to its workers.
+"""Defines the options for load from several hosts. With these options, the number of workers
+becomes the number of processes in each scenario.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Derives the name of a command for a CI server from the typed options, and a mark for its cases.
+"""Derives the name and the mark of a command from the typed options. A CI server shows the cases of
+the command under this name and this mark.
 
 A CI server keeps one case for each pair of class and name. So two runs in the same job must have
 different names or marks. The name must be the same in every job, so that a CI server can show the
@@ -13,11 +14,12 @@ _LONGEST = 80
 
 
 def identity_of(parameters: Mapping[str, object]) -> tuple[str, str]:
-    """Return the name and the mark of a command with these parameters.
+    """Return the name and the mark of the command that has these parameters.
 
     The name comes from the first existing source in this order: --name, the scenario's name, the
-    compared values, the recipes. The mark is the name of the folder in --out. If the user gives
-    --name, or if the mark equals the name, the mark is "". A missing name is "", too.
+    compared values, the recipes. If none of these sources exists, the name is "". The mark is the
+    name of the folder in --out. The mark is "" if there is no --out, if the user gives --name, or
+    if the folder has the same name as the command.
     """
     own_name = str(parameters.get("name") or "")
     compared = [
@@ -55,7 +57,7 @@ def _several(values: object) -> list[str]:
 def _plain(text: str) -> str:
     """Return `text`, shortened and with "-" in place of special characters.
 
-    A dot would separate a class from its package, and some characters are not allowed in an XML
-    token.
+    In a JUnit file, a dot separates a class from its package. An XML token does not allow some
+    other characters.
     """
     return re.sub(r"[^\w:+@,=-]+", "-", text).strip("-")[:_LONGEST]

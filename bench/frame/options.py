@@ -1,7 +1,8 @@
 """Defines the options that several commands share, and checks their values.
 
-Each scenario key has an option with the same name. The option does not check its text, because only
-the scenario checks the value. So a wrong value causes the same message in a file and in an option.
+Each scenario key has an option with the same name. The option passes its text on without a check,
+and the scenario checks the value. So a wrong value causes the same message in a file and in an
+option.
 """
 
 import math
@@ -222,7 +223,7 @@ def result_options(kind: str, shown: str = "tables") -> Decorator:
     """Return a decorator that adds --out, --markdown, --junit, --json and --quiet to a click
     command.
 
-    `shown` is the word for the output of the command in the help text of --quiet.
+    `shown` names the output of the command. The help text of --quiet contains this word.
     """
     return together(
         click.option(
@@ -280,7 +281,7 @@ def given_options(values: Values, *, quiet: bool = False) -> dict[str, object]:
     """Return the values that the user wrote on the command line, as a mapping from scenario keys to
     values.
 
-    If no option names servers, the result also has the targets from the environment.
+    If no option selects servers, add the targets from the environment variables.
     """
     options = {key.name: values.get(_parameter(key)) for key in KEYS}
     settings = {name: value for name, value in options.items() if value is not None and value != ()}

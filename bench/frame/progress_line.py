@@ -2,7 +2,7 @@
 
 On a terminal the lines are redrawn in place, and long lines are wrapped. Without a terminal, a run
 prints a plain line every few seconds. An experiment reports its progress as a text such as
-`schedule: row 3 of 64`. The part of this text before the colon, `schedule`, names a part of the
+`schedule: row 3 of 64`. The word before the colon is the name of the current part of the
 experiment. Without a terminal, lockbench prints one line for each part. With --quiet it prints no
 line.
 """
@@ -121,9 +121,9 @@ def _lines(progress: RunProgress) -> list[list[str]]:
 def _health(progress: RunProgress) -> Iterator[str]:
     """Yield the items about the health of the run.
 
-    The items show the findings of the live oracle, the current faults, the state of the load
-    generator, and the instances with trouble. The oracle reports violations at once, but never
-    reports SAFE before the end.
+    The items show the violations that the live oracle has found, the current faults, and the state
+    of the load generator. One item for each instance in trouble shows the state and the errors of
+    this instance. The oracle reports violations at once, but never reports SAFE before the end.
     """
     safety = progress.safety
     if safety.violations:

@@ -1,8 +1,8 @@
 """Defines a question as a value, and turns it into a command that measures and displays the answer.
 
 Each folder below `bench/experiments` exports its questions in `question.py`, and
-`bench/questions.py` lists them. The program receives this list as an argument. So the code of the
-frame and of the report does not contain the name of any question.
+`bench/questions.py` lists them. The program receives this list as an argument. So the frame and the
+report work for every question, and their code never names a question.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Writes the texts of `lockbench fsync`: *an fsync result → the price of always, the planner's
-choices and the measurements*. If the servers did not keep up with a load, the table does not show
-its latency. Tables fit 80 columns."""
+"""Turns a result of `lockbench fsync` into texts. The texts show the price of `always`, the choices
+of the planner and the measurements. If the servers fell behind a load, the table shows no latency
+for this load. Tables fit 80 columns.
+"""
 
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -35,9 +36,10 @@ from bench.report.sheet import Columns, KeyFigure, Part, Sheet, made, sheet_of, 
 
 
 def beside(losses: Answer[CrashResult], result: FsyncResult, folder: Path) -> FsyncResult:
-    """Return `result` with the losses of the newest crash result in `folder`. If `result` already
-    has losses, return it unchanged. If the crash result cannot be read, or if the two results do
-    not fit together, add a warning in place of the losses."""
+    """Read the newest crash result in `folder`. Return `result` with the losses from this crash
+    result. If `result` already has losses, return it unchanged. If the crash result cannot be read,
+    or if the two results do not fit together, add a warning in place of the losses.
+    """
     if result.planner.ttl_ms:
         return result
     try:
@@ -55,8 +57,9 @@ def _warned(result: FsyncResult, warning: str) -> FsyncResult:
 
 
 def sheet(result: FsyncResult, place: str = "") -> Sheet:
-    """Return the summary of `result`, with the price of `always` and the planner's choices.
-    `result` is stored at `place` ("" = not stored)."""
+    """Return the summary of `result`. The summary contains the price of `always` and the choices of
+    the planner. `result` is stored at `place` ("" = not stored).
+    """
     page = result.planner
     expected = (
         ("as expected", finding.text)
@@ -86,8 +89,9 @@ def _conditions(result: FsyncResult) -> Sequence[str]:
 
 
 def _keys(page: PlannerPage) -> Iterator[KeyFigure]:
-    """Yield key figures with the lowest price of `always`, its highest price, and the speed of the
-    disk."""
+    """Yield the known key figures. The key figures are the lowest price of `always`, the highest
+    price of `always`, and the time for an fsync of the disk.
+    """
     if costs := page.always_costs:
         yield KeyFigure("lowest price", costs.least.price, costs.least.place)
         yield KeyFigure("highest price", costs.most.price, costs.most.place)

@@ -1,5 +1,7 @@
-"""Defines the questions of `fsync` and `crash`: *What does each fsync policy cost? Which locks does
-it lose in a crash?*"""
+"""Defines the questions of `lockbench fsync` and `lockbench crash`. The first question asks what
+each fsync policy costs. The second question asks which locks are lost in a crash under each fsync
+policy.
+"""
 
 from __future__ import annotations
 

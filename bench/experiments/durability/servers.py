@@ -1,5 +1,5 @@
-"""Provides the servers for measurements and crashes: *policy, number of instances and disk →
-running servers*.
+"""Provides running servers for measurements and crashes. The caller chooses the fsync policy, the
+number of instances and the disk.
 
     our own     Each block has a new fleet. The shim in each server counts fsyncs and delays them.
     the user's  The user names these servers with --target. lockbench changes only appendfsync, with
@@ -59,8 +59,9 @@ class CellServers:
 
     @property
     def syncs(self) -> int | None:
-        """The number of fsyncs and fdatasyncs that all servers have made so far. If there are no
-        shims to count them, this number is None."""
+        """The number of fsyncs and fdatasyncs that all servers have made so far. Shims in the
+        servers count these calls. If the servers have no shims, the number is None.
+        """
         return sum(control.syncs for control in self.controls) if self.controls else None
 
     def syncs_since(self, before: int | None) -> int | None:
@@ -184,8 +185,9 @@ class UserServers:
 
     @contextmanager
     def serving(self, cell: FsyncCell, keys: Sequence[str]) -> Iterator[CellServers]:
-        """Yield the first servers of the user's list, as many as the cell needs. At the end, remove
-        those of `keys` that an interrupted load has left."""
+        """Yield the first servers of the user's list. The cell determines the number of these
+        servers. At the end, remove those of `keys` that an interrupted load has left.
+        """
         become = partial(set_policy, self.urls if self._before else ())
         try:
             yield CellServers(self.urls[: cell.instances], None, become)
@@ -216,8 +218,9 @@ class UserServers:
         return self.trouble
 
     def why_not(self, policy: Policy) -> str | None:
-        """Return the reason why this policy cannot be measured on the user's servers. Return None
-        if the policy can be measured there."""
+        """Return the reason why this policy cannot be measured on the user's servers. If there is
+        no such reason, return None.
+        """
         without = [fact.address for fact in self.facts if fact.fsync == "none"]
         if policy == "none" and len(without) < len(self.facts):
             return (
@@ -242,10 +245,11 @@ FsyncServers = OwnServers | UserServers
 
 @contextmanager
 def lent(servers: FsyncServers) -> Iterator[FsyncServers]:
-    """Yield the servers. If an error occurs in the context, close the servers before the error
-    continues.
+    """Yield the servers. If the code in the context raises an error, close the servers and then
+    raise the error again.
 
-    If closing the servers fails, too, raise EnvironmentNotReadyError with both messages.
+    If the servers cannot be closed properly, raise EnvironmentNotReadyError. Its message also
+    contains the message of the first error if the first error is a BenchError.
     """
     try:
         yield servers

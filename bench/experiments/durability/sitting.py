@@ -1,5 +1,6 @@
-"""Runs one session that measures a matrix of prices or losses: *an order → the missing measurements
-→ a stored result, or an unfinished result*.
+"""Runs one session that measures a matrix of prices or losses. The session makes only the
+measurements that are still missing. At the end it stores the result, or it leaves an unfinished
+result.
 
 A matrix takes many minutes. The session writes each finished piece to the journal at once. So a
 later session can continue an interrupted matrix. The session removes the journal when it has stored

@@ -1,5 +1,5 @@
-"""This package searches for a schedule that breaks a recipe. If it finds none, it counts the
-schedules that did not break the recipe.
+"""This package searches for a schedule that breaks a recipe. If no schedule breaks the recipe, the
+result says how many schedules were played.
 
 See README.md.
 """

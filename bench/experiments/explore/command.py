@@ -1,4 +1,6 @@
-"""Defines the command `lockbench explore`. It turns options into an exploration of recipes."""
+"""Defines the command `lockbench explore`. The command reads its options, and explores one or
+more recipes.
+"""
 
 from __future__ import annotations
 

@@ -122,8 +122,8 @@ def _together(events: Sequence[Event], first: int) -> Iterator[tuple[int, Event]
 def _found_nothing(calls: Sequence[Event]) -> bool:
     """Return whether the diagram omits these calls, because they changed no key.
 
-    The diagram omits three kinds of calls. They are a clean-up that found no key, the loading of a
-    script, and the call of a script that the server did not know yet.
+    The diagram omits a clean-up that found no key. The diagram also omits the loading of a script,
+    and the call of a script that the server did not know yet.
     """
     replies = b"".join(event[6] for event in calls)
     words = calls[0][5][:2]

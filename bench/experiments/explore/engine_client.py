@@ -133,8 +133,8 @@ class EngineClient:
         self._arm()
 
     def _arm(self, next_ns: int = FAR_FUTURE_NS) -> None:
-        """Plan the next tick for the time when it is due, or for `next_ns` if `next_ns` is
-        earlier.
+        """Plan the next tick for the time at which the engine needs the tick. If `next_ns` is
+        earlier than this time, plan the tick for `next_ns`.
         """
         now_ns = self._world.now_ns
         ticks_ns = self._ticks_ns

@@ -1,12 +1,13 @@
 """Explores recipes with several processes, judges the broken rules, and stores the result.
 
 The search processes receive blocks of schedules in the order of the schedules' numbers. The search
-ends as soon as the answers so far contain enough schedules that broke a rule. So the same seed
-finds the same schedule with any number of processes. If no rule is broken, a time budget affects
-only how many schedules are played. If a schedule broke a recipe and can be forced on real servers,
-the exploration plays this schedule again on servers that lockbench starts. This replay does not
-change the verdict. If a search process ends or hangs, the exploration keeps the results so far. The
-verdict on this recipe is then "not known", and the next recipe gets new processes.
+ends as soon as the answers so far contain enough schedules that broke a rule. So two searches with
+the same seed find the same schedule, even if they use different numbers of processes. If no rule is
+broken, a time budget affects only how many schedules are played. If a schedule broke a recipe and
+can be forced on real servers, the exploration plays this schedule again on servers that lockbench
+starts. This replay does not change the verdict. If a search process ends or hangs, the exploration
+keeps the results so far. The verdict on this recipe is then "not known", and the next recipe gets
+new processes.
 """
 
 import sys
@@ -127,7 +128,9 @@ def _on_servers(
 
 
 def _orders(recipe: str, plan: ExplorePlan) -> Iterator[SearchOrder]:
-    """Yield the orders for the search processes, in blocks."""
+    """Yield the orders for the search processes. Each order requests the play of one block of
+    schedules, or of one part of an exhaustive search.
+    """
     if plan.exhaustive is not None:
         for part in range(PARTS):
             yield SearchOrder(recipe, plan.seed, part, PARTS, plan.exhaustive)
@@ -165,10 +168,10 @@ def explored(
 def _answers(
     orders: Iterator[SearchOrder], searchers: Sequence[Child], plan: ExplorePlan
 ) -> Iterator[Hunt]:
-    """Yield the answers of the search processes in the sequence of the orders.
+    """Yield one answer for each order. The answers have the same sequence as the orders.
 
-    The function stops when there are no more orders, or after the block in which the plan's time
-    ends.
+    The function stops when there are no more orders. When the plan's time ends, the function
+    finishes the current block and then stops.
     """
     patience_s = _PATIENCE_S if plan.exhaustive is None else _PART_S
     until_s = inf if plan.schedules or plan.budget_s is None else time.monotonic() + plan.budget_s
@@ -183,9 +186,10 @@ def row_of(
 ) -> ExploredRow:
     """Return the judged row of a recipe. `cut` is the reason why the search ended early, or "".
 
-    If no schedule broke a rule, the verdict on the recipe can be good only under two conditions.
-    The search must have played all requested schedules. In enough of the schedules, a client must
-    have requested a lock that another client held.
+    If no schedule broke a rule, a good verdict on the recipe has two conditions. The first
+    condition is that the search played all requested schedules. The second condition is that enough
+    schedules tested the recipe. A schedule tests the recipe if a client requests a lock that
+    another client holds.
     """
     # If a part of the recipe ran in real time, this part may keep the recipe safe. So no broken
     # rule counts.
@@ -213,10 +217,11 @@ def _preconditions(about: About, total: Hunt, *, whole: bool, cut: str) -> Mappi
     """Return the preconditions of the verdict on a recipe. Each value says whether the precondition
     was met.
 
-    If a search ended before every schedule was played, it can show a flaw but not its absence. The
-    flaw of `set-nx-get-del` needs 150 schedules on average, and one seed in a thousand needs 1,000.
-    So if the search does not find a known flaw, the verdict on the recipe is "not known". This rule
-    does not apply to a search that played every schedule within the bound.
+    A search that did not play every schedule can show a flaw, but it cannot prove that there is no
+    flaw. To find the flaw of `set-nx-get-del`, a search needs 150 schedules on average. With one
+    seed in a thousand, the search needs 1,000 schedules. So if the search does not find a known
+    flaw, the verdict on the recipe is "not known". This rule does not apply to a search that played
+    every schedule within the bound.
     """
     if total.outside:
         return {f"the whole recipe ran in virtual time ({total.outside})": False}

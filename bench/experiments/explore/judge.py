@@ -3,7 +3,7 @@
 A recipe gets a good verdict only if, in enough schedules, a client requested a lock that another
 client held. `earned` judges a stored exploration again. If a schedule broke a rule, the broken rule
 decides the verdict on the recipe. Otherwise the verdict depends on how many schedules tested the
-recipe. If a row has a reason, its verdict is "not known".
+recipe. If the field `reason` of a row is not empty, the verdict on the row is "not known".
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from bench.measure.verdict import TESTED_LEAST, Evidence, Verdict
 def judge_explored(rows: Sequence[ExploredRow], planned: int, *, is_cut: bool = False) -> Verdict:
     """Return the verdict on `rows`. `planned` is the number of requested rows.
 
-    `is_cut` is true if the user interrupted the search in the last row.
+    If the user interrupted the exploration of the last row, `is_cut` is true.
     """
     cut = f"interrupted in recipe {len(rows)} of {planned}" if is_cut else ""
     judged = [(row.verdict, f"{row.recipe}: {_sentence(row)}") for row in rows]

@@ -3,8 +3,8 @@ the bytes of the replies.
 
 A connection keeps the order of bytes in each direction. A broken connection may still deliver bytes
 that were on the way to the server. If the client's next connection sends CLIENT KILL for the broken
-connection, the broken connection delivers nothing more. A real kernel may behave in the same way
-after a reset.
+connection, the broken connection delivers nothing more. A real kernel may also drop the bytes of a
+connection after a reset.
 """
 
 from collections import deque
@@ -156,8 +156,8 @@ class SimulatedLink:
         server.links[self.id] = self
 
     def send(self, data: bytes) -> int:
-        """Send bytes to the server. A schedule may make a change here, at a place of the kind
-        `send`.
+        """Send bytes to the server. Each call passes a place of the kind `send`, and a schedule may
+        make a change at this place.
 
         The function always returns 0, because no bytes are left to send.
         """
@@ -187,8 +187,8 @@ class SimulatedLink:
         return 0
 
     def serve(self) -> None:
-        """Make the server execute the commands that have arrived. A schedule may make a change
-        here, at a place of the kind `serve` or `reply`.
+        """Make the server execute the commands that have arrived. The function passes places of the
+        kinds `serve` and `reply`. A schedule may make a change at each of these places.
         """
         server = self.server
         world = self.world
@@ -232,7 +232,8 @@ class SimulatedLink:
     def end(self) -> None:
         """End the connection on the server's side.
 
-        Bytes on the way to the server are lost. The client notices the end a little later.
+        Bytes on the way to the server are lost. The client notices a little later that the
+        connection has ended.
         """
         self.is_cut = True
         self.to_server.clear()

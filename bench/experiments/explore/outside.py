@@ -41,8 +41,9 @@ class OutsideError(RuntimeError):
 
 
 class Outside:
-    """The first part that the process noticed since the last call of `take`. The attributes of the
-    class hold the state, so the class has no objects.
+    """Remembers the first part of a recipe that does not run in virtual time. `take` returns the
+    description of this part, and then the class forgets the part. The attributes of the class hold
+    the state, so the class has no objects.
     """
 
     first = ""
@@ -53,8 +54,8 @@ class Outside:
         """Store the description of a part that the recipe started. Only the first description is
         stored.
 
-        If a simulated thread calls this function, the function raises OutsideError to refuse the
-        part.
+        Raises OutsideError if a simulated thread calls this function. The exception prevents the
+        start of the part.
         """
         cls.first = cls.first or f"the recipe started {what}, which does not run in virtual time"
         if isinstance(getcurrent(), Actor):
@@ -62,11 +63,11 @@ class Outside:
 
     @classmethod
     def take(cls) -> str:
-        """Return the description of the first noticed part, or "" if there is none. Then forget
-        this part.
+        """Return the description of the first part that was noticed since the last call. Return ""
+        if no part was noticed.
 
-        The use of gevent counts as a part only after this process has called `watch`. Otherwise the
-        process itself may use gevent.
+        The use of gevent counts as such a part only after this process has called `watch`. Before
+        this call, the process itself may use gevent.
         """
         hub = getattr(sys.modules.get("gevent._hub_local"), "get_hub_if_exists", lambda: None)()
         if hub is not None and cls.is_watching:

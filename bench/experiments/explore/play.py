@@ -61,8 +61,8 @@ class Played:
     """The result of one play of a schedule.
 
     `broken` is the broken rule, or "". `raised` is the exception that ended a client's program, or
-    "". `seen` holds the observations. `passed` maps each passed place to the time (ns) of the
-    visit, in the order of the visits.
+    "". `seen` holds the observations. `passed` maps each place to the time (ns) at which a client
+    or server passed the place. The places are sorted by this time.
     """
 
     broken: str = ""

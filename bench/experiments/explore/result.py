@@ -17,7 +17,7 @@ class Step(Section, frozen=True):
 
 
 class Deviation(Section, frozen=True):
-    """One change from the usual course of a schedule."""
+    """One deviation of a schedule from the usual course of events."""
 
     where: Annotated[str, says("place of the deviation: start, step, send, reply, serve or skew")]
     who: Annotated[
@@ -49,7 +49,9 @@ class Replayed(Section, frozen=True, kw_only=True):
 
 
 class Size(Section, frozen=True, kw_only=True):
-    """The size of a schedule: its clients, their requests and the times of the requests."""
+    """The size of a schedule. The fields describe the clients, their requests and the times of
+    these requests.
+    """
 
     clients: Annotated[Count, says("clients in it")]
     callers: Annotated[Count, says("callers in each client")]

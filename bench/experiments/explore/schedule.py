@@ -4,15 +4,16 @@ usual course of events. The functions are pure.
 In the usual course every message takes LATENCY_NS, no client pauses and no part breaks. A schedule
 lists only the places where the course changes, so a schedule is short. A search can remove any
 single change from a schedule, to see whether this change matters. Each client and each server
-counts the places that it has passed. So a change at one client has little effect on the places of
-another client.
+numbers its own places. So a change at one client hardly affects the place numbers of another
+client.
 
-There are three searches. The *random* search makes a change at each place with a small probability,
-which differs between schedules (as in swarm testing). The search *by priorities* (PCT) pauses
-clients at a few places, which it draws uniformly. If a fault needs d ordered steps, this search
-finds the fault with a probability of at least 1/(n·kᵈ⁻¹). The *exhaustive* search plays every set
-of changes, up to a maximum number of changes. The exhaustive search adds a change only after the
-last change of a schedule. So it plays each set only once.
+There are three searches. The *random* search makes a change at each place with a small probability.
+This probability differs between schedules, as in swarm testing. The search *by priorities* (PCT)
+pauses clients at a few random places. All places are equally likely. If a fault needs d ordered
+steps, this search finds the fault with a probability of at least 1/(n·kᵈ⁻¹). The *exhaustive*
+search plays every set of changes, up to a maximum number of changes. The exhaustive search adds a
+change only after the last change of a schedule. So the exhaustive search plays each set of changes
+only once.
 
 Sources: Burckhardt et al., "A Randomized Scheduler with Probabilistic Guarantees of Finding Bugs",
 ASPLOS 2010. Groce et al., "Swarm Testing", ISSTA 2012. Emmi, Qadeer and Rakamarić, "Delay-Bounded
@@ -38,10 +39,11 @@ HELD_UP = ("pause", "late")
 
 
 class Place(NamedTuple):
-    """One visit of a client or server to a point where its course may change.
+    """A place at which a schedule may change the course of a client or server.
 
-    `where` is the kind of the point: start, step, send, reply, serve or skew. `who` is the number
-    of the client or server. `visit` counts its visits to this kind of point from 1.
+    `where` is the kind of the place, which is start, step, send, reply, serve or skew. `who` is the
+    number of the client or server. Each client or server numbers its visits to places of one kind
+    from 1, and `visit` is this number.
     """
 
     where: str
@@ -112,7 +114,7 @@ class Schedule:
 
 
 def lasting(what: str, share: float) -> Change:
-    """Return a change of the kind `what`. Its duration is `share` times the TTL."""
+    """Return a change of the kind `what` that lasts for `share` times the TTL."""
     return Change(what, int(share * TTL_MS * NS_PER_MS))
 
 
@@ -163,7 +165,8 @@ def by_priorities(
 def one_more(schedule: Schedule, passed: Mapping[Place, int]) -> Iterator[Schedule]:
     """Yield every schedule that adds one change after the last change of `schedule`.
 
-    `passed` holds the places in the order in which the play of `schedule` passed them.
+    `passed` holds the places that clients and servers passed when `schedule` was played. The first
+    passed place comes first.
     """
     places = list(passed)
     last = max((places.index(place) for place in schedule.changes if place in passed), default=-1)
@@ -176,8 +179,9 @@ def one_more(schedule: Schedule, passed: Mapping[Place, int]) -> Iterator[Schedu
 def simpler(schedule: Schedule, later: Iterable[Schedule]) -> Iterator[Schedule]:
     """Yield simpler schedules.
 
-    A simpler schedule lacks one change, client, round or caller, or it has shorter times. `later`
-    holds schedules in which a client begins later. The function yields these schedules, too.
+    A simpler schedule has one change less or one client less, a simpler setting, or shorter times.
+    The function also yields the schedules in `later`. In each schedule of `later`, a client begins
+    later than in `schedule`.
     """
     setting = schedule.setting
     changes = schedule.changes

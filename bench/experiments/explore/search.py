@@ -4,15 +4,16 @@ Schedule `n` of a seed is the same on every machine and in every process. So sev
 share a search. Schedule 0 is the usual course. The later schedules are random (odd numbers) or by
 priorities (even numbers). If a schedule breaks a rule, the search makes this schedule smaller until
 no simpler schedule breaks the same rule. A schedule with fewer steps is smaller. If two schedules
-have the same number of steps, the schedule with fewer changes is smaller. The next criteria are the
-number of clients and requests, and then the duration of the changes.
+have the same number of steps, the schedule with fewer changes is smaller. If the numbers of changes
+are also equal, the schedule with fewer clients and requests is smaller. The last criterion is the
+total duration of the changes.
 
 The experiment starts a search process by the name of this module (bench.topology.child). The
 process switches to virtual time before it imports a recipe. A search process also replays a broken
-schedule on real servers. In a replay the clients, their connections and all changes are still
-simulated, but they run in real time. A real server executes each command when the command is due. A
-replay cannot force the behaviour of the server itself, for example a fast clock, a full disk or a
-lagging replica.
+schedule on real servers. A replay still simulates the clients, their connections and all changes.
+However, this simulation runs in real time. A real server executes each command when the command is
+due. A replay cannot force the behaviour of the server itself, for example a fast clock, a full disk
+or a lagging replica.
 """
 
 import gc
@@ -137,8 +138,8 @@ class Hunt(Struct):
     """The combined results of several schedules.
 
     `took_s` is the processor time. `raised` is the exception that a recipe raised, or "". `outside`
-    describes a part of the recipe that did not run in virtual time, or is "". If there is such a
-    part, the verdict on the recipe is "not known". `broken_count` is the number of schedules that
+    describes a part of the recipe that did not run in virtual time, or is "". If `outside` is not
+    "", the verdict on the recipe is "not known". `broken_count` is the number of schedules that
     broke a rule. `broken` is the smallest known schedule that breaks a rule. `counts` holds the
     number of observations of each kind, but only for lockcore. `rule` is the rule that a replayed
     schedule broke.
@@ -172,15 +173,18 @@ class Hunt(Struct):
 
     @property
     def is_enough(self) -> bool:
-        """True if the search may stop, because it has enough broken schedules or a short broken
-        schedule."""
+        """True if the search may stop. The search may stop if it has found enough schedules that
+        break the recipe, or one short schedule that breaks the recipe.
+        """
         return self.broken_count >= ENOUGH or (
             self.broken is not None and len(self.broken.steps) <= SHORT + 1
         )
 
 
 def hunt(schedules: Iterable[tuple[Schedule, Played]], first: int = 0) -> Hunt:
-    """Return the results of schedules, numbered from `first`, until enough of them broke a rule."""
+    """Combine the results of the schedules until enough schedules have broken a rule. The first
+    schedule has the number `first`.
+    """
     result = Hunt()
     counts = Counter[str]()
     began_s = time.process_time()
@@ -282,9 +286,9 @@ def _cost(schedule: Schedule, steps: list[Step]) -> tuple[int, int, int, int]:
 class SearchOrder(Struct):
     """An order to play `count` schedules of `seed`, starting with schedule number `first`.
 
-    If `most` is a number, the process plays all schedules with at most `most` changes instead. In
-    this case, the process plays only every `count`-th branch and starts with branch `first`. If
-    `again` is a schedule, the process only replays this schedule on the empty real servers at
+    If `most` is a number, the order requests an exhaustive search for schedules with at most `most`
+    changes. The process then plays branch `first` and every `count`-th branch after branch `first`.
+    If `again` is a schedule, the process only replays this schedule on the empty real servers at
     `ports`.
     """
 
@@ -298,7 +302,7 @@ class SearchOrder(Struct):
 
 
 def main() -> None:
-    """Read orders and write answers, until the input with the orders ends."""
+    """Read orders on stdin, and answer each order on stdout. The function ends when stdin ends."""
     take_over()
     watch()
     # All objects that exist now live as long as this process. So these objects are frozen, and no

@@ -1,4 +1,5 @@
-"""Connects unchanged recipes to simulated servers, through redis-py with simulated sockets.
+"""Connects recipes to simulated servers without a change to the code of the recipes. The recipes
+use redis-py as usual, but redis-py uses simulated sockets.
 
 A search process calls `take_over` before it imports recipes. After this call, the functions of
 `time`, `threading.Thread` and `threading.Condition` work in the simulated world. The connections of
@@ -145,8 +146,8 @@ class _SimulatedSocket:
     def fileno(self) -> int:
         """Return a real descriptor for a selector.
 
-        The descriptor never has data to read. If the simulated connection has ended, the descriptor
-        is at its end, too.
+        If the simulated connection has ended, the descriptor reports the end of its data. Otherwise
+        the descriptor never reports data.
         """
         return (_ENDED if self._is_over or not self._link.is_open else _QUIET)[0].fileno()
 

@@ -98,7 +98,8 @@ def _parts(result: ExploreResult) -> Iterator[Part]:
 def figures(result: ExploreResult) -> list[Figure]:
     """Return a picture of all recipes, and a picture of each schedule that breaks a recipe.
 
-    The first picture shows how many steps broke each recipe, and how many schedules were played.
+    For each recipe, the first picture shows the number of steps in the smallest schedule that
+    breaks the recipe. The first picture also shows the number of played schedules.
     """
     groups = []
     for is_safe, heading in ((True, "must hold"), (False, "known to be flawed")):

@@ -44,8 +44,9 @@ def nothing() -> None:
 class World:
     """A simulated world: its clock, its planned events, and the observations.
 
-    While `is_begun` is false, the world takes the usual course and records no passed places.
-    `is_over` becomes true when a rule is broken, a client's program fails, or the world ends.
+    Until `is_begun` becomes true, the world does not change the usual course of events. The world
+    also does not record which places clients and servers pass. `is_over` becomes true when a rule
+    is broken, a client's program fails, or the world ends.
     """
 
     def __init__(self, choose: Choose) -> None:
@@ -97,8 +98,8 @@ class World:
             self.now_ns = max(self.now_ns, until_ns)
 
     def change(self, visits: Iterator[Place]) -> Change | None:
-        """Take the next place from `visits`. Return the change at this place, or None for the usual
-        course.
+        """Get the next place from `visits`, and return the change that the schedule makes at this
+        place. Return None if the schedule makes no change.
         """
         if not self.is_begun:
             return None
@@ -143,7 +144,8 @@ class Process:
     def run(self, what: Callable[[], object]) -> None:
         """Call `what` in the process. If the process is paused, call `what` when the pause ends.
 
-        A schedule may pause the process or kill a caller here, at a place of the kind `step`.
+        Each call passes a place of the kind `step`, unless the process is paused. A schedule may
+        pause the process or kill a caller at this place.
         """
         world = self.world
         if world.now_ns < self.paused_ns:

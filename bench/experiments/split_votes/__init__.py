@@ -1,3 +1,3 @@
-"""This package measures how often votes split, for several numbers of contenders and spreads of
-their starts.
+"""This package measures how often votes split. The measurement varies the number of contenders and
+the spread of their start times.
 """

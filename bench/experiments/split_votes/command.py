@@ -104,9 +104,9 @@ def split_votes(
     """Measure how often a split vote occurs, and how long it lasts under each retry policy. In a
     split vote nobody wins the lock.
 
-    The part "calibration" distributes votes by chance. Its rate of split votes must be within 0.05
-    of the closed form. The part "contention" measures real processes. The part "retries" measures
-    the time until somebody wins.
+    In the part "calibration", the votes depend only on chance. The rate of split votes in this part
+    must be within 0.05 of the closed form. The part "contention" measures real processes. The part
+    "retries" measures the time until somebody wins.
     """
     from bench.experiments.split_votes.experiment import run_split_votes
     from bench.experiments.split_votes.plan import ORDERS, SplitVotesPlan

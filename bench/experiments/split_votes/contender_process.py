@@ -32,7 +32,8 @@ class Contender:
     """One contender with its connections to the servers."""
 
     def __init__(self, enrolment: Enrolment) -> None:
-        """Connect three clients, one for each order in which an attempt asks the instances.
+        """Connect three clients. The first client asks the instances in parallel, the second client
+        asks them in sequence, and the third client asks them in random order.
 
         Raises EnvironmentNotReadyError or InstanceError.
         """
@@ -92,8 +93,8 @@ class Contender:
                 return attempts
 
     def _settle(self) -> None:
-        """Wait for late replies. An attempt may be decided before all its replies and the replies
-        of its clean-up have arrived.
+        """Wait for late replies. The outcome of an attempt may be known before all replies have
+        arrived. Replies to the clean-up of the attempt may also arrive later.
         """
         while any(status.pending for status in self._redlock.instances):
             gevent.sleep(LOOK_S)
@@ -113,7 +114,9 @@ class Contender:
 # All contenders must start within microseconds of each other, and a sleep often ends late. So a
 # contender sleeps until shortly before its start and then reads the clock in a loop.
 def _sleep_until(due_ns: int) -> None:
-    """Wait until `due_ns`. Sleep first, and at the end read the clock in a loop."""
+    """Wait until `due_ns`. The function sleeps until shortly before `due_ns`, and then reads the
+    clock in a loop.
+    """
     while (left_ns := due_ns - monotonic_ns() - SPIN_NS) > 0:
         time.sleep(left_ns / NS_PER_S)
     while monotonic_ns() < due_ns:

@@ -1,11 +1,11 @@
 """Starts real processes that contend for one lock, and collects the attempts of each trial.
 
 Each contender is one process, which takes part in all trials. The experiment sends a start time in
-the near future on CLOCK_MONOTONIC. Each contender waits for this time by itself. All contenders map
-one shared integer in memory. The integer is the number of the latest trial that a contender has
-won. The other contenders read this integer to know when to stop. The winner never releases its
-lease, so a trial has one grant. Each trial has its own resource, and the leases expire. Source:
-mmap(2). On the platforms of Redis, an aligned 64-bit store is never torn.
+the near future on CLOCK_MONOTONIC. Each contender reads this clock itself and waits until the start
+time. All contenders map one shared integer in memory. The integer is the number of the latest trial
+that a contender has won. The other contenders read this integer to know when to stop. The winner
+never releases its lease, so a trial has one grant. Each trial has its own resource, and the leases
+expire. Source: mmap(2). On the platforms of Redis, an aligned 64-bit store is never torn.
 """
 
 from collections.abc import Sequence

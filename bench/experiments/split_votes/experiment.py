@@ -121,13 +121,13 @@ class _Measurement:
 
 
 class Driver(ExitStack):
-    """A context manager that plays calibration rounds. Pure chance distributes the votes of these
-    rounds.
+    """A context manager that plays calibration rounds. The votes of these rounds depend only on
+    chance.
 
     The driver has one connection to each instance. A round has K · N SETs, one for each pair of
-    contender and instance. The driver puts all SETs into a uniformly random order. Each instance
-    receives its own SETs in this order. So each contender gets an instance's vote with probability
-    1/K, as in the closed form.
+    contender and instance. The driver puts all SETs into a uniformly random order. The driver keeps
+    this order when it sends each SET to its instance. So each contender gets an instance's vote
+    with probability 1/K, as in the closed form.
     """
 
     def __init__(self, urls: Sequence[str], key_prefix: str) -> None:

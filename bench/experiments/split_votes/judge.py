@@ -2,9 +2,9 @@
 and returns the verdict. The functions are pure.
 
 A contention round is a set of at least two overlapping attempts on a resource that has no valid
-holder. The set contains all attempts that overlap one of its attempts. The first grant ends the
-round. An attempt that starts after the grant belongs to no round. A rate is a share of the
-contention rounds.
+holder. If an attempt overlaps any attempt of the set, this attempt belongs to the set, too. The
+first grant ends the round. An attempt that starts after the grant belongs to no round. A rate is a
+share of the contention rounds.
 """
 
 from collections import Counter
@@ -85,8 +85,8 @@ def ending_of(attempts: Attempts) -> str:
 
 
 def double_grants(attempts: Attempts) -> int:
-    """Return the number of leases in a trial that began during another lease. This number must be
-    0.
+    """Return the number of leases in a trial that began during another lease. If the lock is
+    correct, this number is 0.
     """
     doubled = 0
     end_ns = 0
@@ -123,8 +123,8 @@ def calibration_row(instances: int, contenders: int, endings: Endings) -> Calibr
 
 
 def contention_row(instances: int, contest: Contest, trials: Sequence[Attempts]) -> ContentionRow:
-    """Return the row of a contest without retries. Its rate is the share of rounds that nobody
-    won.
+    """Return the row of a contest without retries. The rate in the row is the share of rounds
+    without a winner.
     """
     rounds = [round_ for attempts in trials for round_ in rounds_of(attempts) if len(round_) > 1]
     row = ContentionRow(
@@ -221,8 +221,9 @@ def judge_split_votes(
     """Return the verdict of a measurement.
 
     The verdict is "violated" if two leases were valid at once. The verdict is "not known" if
-    servers ended (`losses`), or if a row has no usable result. In such a row, no attempts
-    overlapped after a common start, most rounds did not reach a quorum, or no trial gave a lease.
+    servers ended (`losses`), or if a row is unusable. A contention row is unusable if no attempts
+    overlapped after a common start, or if most rounds did not reach a quorum. A retry row is
+    unusable if no trial gave a lease.
     """
     faults = sum(row.double_grants for row in (*contention, *retries))
     violated = (

@@ -89,8 +89,9 @@ class SplitVotesPlan(Section, frozen=True, kw_only=True):
         """Return the contests of the section "retries". The sequential order is left out, unless it
         is the only order.
 
-        All contenders start at once. In random order most rounds have no winner. In parallel order
-        few rounds have no winner, so parallel order gets more trials.
+        All contenders start at once. If the contenders ask the instances in random order, most
+        rounds have no winner. If the contenders ask the instances in parallel, few rounds have no
+        winner. So contests in parallel order get more trials.
         """
         orders = [order for order in self.orders if order != "sequential"] or self.orders
         count = max(RETRY_CONTENDERS, *self.contenders)

@@ -27,7 +27,7 @@ class Endings(Section, frozen=True, kw_only=True):
 
 
 class CalibrationRow(Section, frozen=True, kw_only=True):
-    """The calibration with K contenders. Pure chance distributes the votes."""
+    """The calibration with K contenders. The votes depend only on chance."""
 
     contenders: Annotated[Count, says("K", label="K", shown="table")]
     rounds: Annotated[Count, says("made", shown="table")]
@@ -137,8 +137,8 @@ class RetryRow(ContestRow, frozen=True, kw_only=True):
     def all_lost(
         self,
     ) -> Annotated[str, says("trials in which no first attempt won, of all trials", shown="table")]:
-        """Return a text such as 3/300. This text means that no first attempt won in 3 of 300
-        trials.
+        """Return a text such as 3/300. In this example, there were 300 trials, and no first attempt
+        won in 3 of these trials.
         """
         return f"{self.first_attempts_lost}/{self.trials}"
 

@@ -69,8 +69,8 @@ def _headline(result: SplitVotesResult) -> str:
 
 
 def _fullest(result: SplitVotesResult) -> list[ContentionRow]:
-    """Return one row for each order. Each returned row has the most contenders and the smallest
-    spread.
+    """Return the rows with the largest number of contenders and, among these rows, the smallest
+    spread. There is one such row for each order in which contenders ask the instances.
     """
     most = max((row.contenders for row in result.contention), default=0)
     rows = [row for row in result.contention if row.contenders == most]
@@ -78,8 +78,9 @@ def _fullest(result: SplitVotesResult) -> list[ContentionRow]:
 
 
 def _keys(result: SplitVotesResult) -> Iterator[KeyFigure]:
-    """Yield the rates of split votes for each order, with the largest number of contenders. The
-    first rate is the measured rate. The second rate is the rate that pure chance would give.
+    """Yield a key figure for each order in which contenders ask the instances. The key figure holds
+    the measured rate of split votes, and the rate that pure chance would give. Both rates apply to
+    the largest number of contenders.
     """
     for row in _fullest(result):
         rate = row.nobody_won_rate
@@ -162,7 +163,8 @@ def _lines(result: SplitVotesResult) -> Iterator[Sentence]:
 
 
 def _advice(rows: Sequence[RetryRow]) -> Iterator[Sentence]:
-    """Yield advice on the best retry policy for each order, with the largest number of contenders.
+    """Yield advice on the best retry policy for each order in which contenders ask the instances.
+    The advice applies to the largest number of contenders.
 
     The comparison includes only policies with a grant in every trial. The function gives advice
     only if the p90 of the best policy is below the p50 of every other policy.
