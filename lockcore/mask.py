@@ -6,8 +6,9 @@ Rules: this is the only mask of the project. lockbench masks every text that con
 library, a server or a user before it shows the text. Four parts of a URL are secret: its password,
 a single word before the @, any other text in place of a port or database number, and every option
 that is not on the list of harmless options. The mask hides a secret in every form in which a text
-may quote it. The mask finds a secret as written, percent-decoded, escaped by Python, JSON or HTML,
-or cut off. If a URL has two possible readings, the mask uses the reading that hides more.
+may quote it. The mask also finds a secret that is percent-decoded, or that Python, JSON or HTML has
+escaped. The mask even finds a secret whose end is cut off. If a URL has two possible readings, the
+mask uses the reading that hides more.
 """
 
 import html
@@ -167,7 +168,10 @@ def _forms(secret: str) -> set[str]:
 
 
 class Mask:
-    """Hides the secrets of learned URLs, and of any other URL in a text."""
+    """Hides the secrets of the learned URLs in a text.
+
+    It also hides the secrets of every other URL in the text.
+    """
 
     def __init__(self, *urls: str) -> None:
         # The longest secret comes first.
@@ -180,7 +184,7 @@ class Mask:
     def learn(self, urls: object) -> None:
         """Hide the secrets of these URLs from now on.
 
-        `urls` is one URL, or several with spaces or commas between them.
+        `urls` is one URL, or several URLs with spaces or commas between them.
         """
         if not isinstance(urls, str):
             return
@@ -224,9 +228,9 @@ def _urls_shown(text: str) -> str:
 
 
 def _without(text: str, secret: str) -> str:
-    """The text without one secret.
+    """The text with `***` in place of one secret.
 
-    If the text has only the beginning of the secret, this beginning is hidden.
+    If the text has only the beginning of the secret, `***` replaces this beginning.
     """
     if len(secret) < SHORT:
         return re.sub(rf"(?<!\w){re.escape(secret)}(?!\w)", HIDDEN, text)

@@ -5,12 +5,12 @@ lockcore calls your method for each attempt or operation of a lock.
 Rules: each method of `Observer` does nothing, so a subclass overrides only the methods that it
 needs. A class with all six methods need not be a subclass. An observer must return fast, and never
 block. If an observer raises, no caller loses a lease (observed.py). An observer never gets calls
-from two threads at once. But a signal handler may call an observer during another call. Another
-greenlet may call an observer, too, while the first greenlet waits in the observer. The thread that
-does the I/O reports attempts. When an operation ends, the caller's own thread, greenlet or task
-reports the operation. A keeper has no caller, so lockcore reports its extensions in a separate
-thread or greenlet, or in the event loop. This file is not compiled, because your class could not
-derive from a compiled class.
+from two threads at once. But a signal handler may call an observer while another call of the
+observer is running. If a greenlet waits within a call of the observer, another greenlet may call
+the observer meanwhile. lockcore reports an attempt in the thread that does the I/O. lockcore
+reports the end of an operation in the caller's own thread, greenlet or task. A keeper has no
+caller, so lockcore reports its extensions in a separate thread or greenlet, or in the event loop.
+This file is not compiled, because your class could not derive from a compiled class.
 """
 
 from typing import Protocol
@@ -22,7 +22,7 @@ class Observer(Protocol):
     """Receives attempts (`Redlock.connect`), or attempts and operations (`Redlock.observe`)."""
 
     def observe(self, record: AttemptRecord) -> None:
-        """Take the record of an observed attempt that has closed."""
+        """Receive the record of an observed attempt after the attempt has closed."""
         return
 
     def begun(self) -> None:
@@ -30,21 +30,21 @@ class Observer(Protocol):
         return
 
     def ended(self, resource: str, result: Lease | Denied | None, started_ns: int) -> None:
-        """Note that an acquire, begun at `started_ns`, has ended.
+        """Note that an acquire has ended. The acquire began at `started_ns`.
 
         `result` is None if the acquire raised.
         """
         return
 
     def released(self, lease: Lease, outcome: Outcome, started_ns: int) -> None:
-        """Note that a release, begun at `started_ns`, has ended.
+        """Note that a release has ended. The release began at `started_ns`.
 
         A release that raised is not reported.
         """
         return
 
     def extended(self, lease: Lease, result: Lease | Denied) -> None:
-        """Note that an extension of `lease` has ended, by a caller or by a keeper."""
+        """Note that an extension of `lease` has ended. A caller or a keeper made the extension."""
         return
 
     def gone(self, lease: Lease) -> None:

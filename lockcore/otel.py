@@ -7,10 +7,10 @@ bench (bench/telemetry/table.py). No attribute ever has a resource's name, a key
 All numbers are exact, except for numbers of observed attempts. A collection reads counters, gauges
 and histograms from telemetry/fast.py. A sample is recorded by the caller whose operation ended. So
 exemplars and spans belong to the application's own span. A slow, failed or lost operation gets a
-span. Each lock makes at most `SPANS` spans a second for each operation and outcome. So one outcome
-never uses up the spans of another outcome. A contended acquire gets a span only if the application
-requests this, because a held lock is a normal answer. With any temporality, a forked child starts
-without the numbers of its parent.
+span. Each lock makes at most `SPANS` spans a second for each operation and outcome. So even many
+spans of one outcome never prevent a span of another outcome. A contended acquire gets a span only
+if the application requests this, because a held lock is a normal answer. With any temporality, a
+forked child starts without the numbers of its parent.
 """
 
 import os
@@ -281,7 +281,10 @@ class _Source:
 
 
 class _Exported:
-    """All exported numbers of one meter provider, over all locks."""
+    """All numbers that this process exports through one meter provider.
+
+    The numbers cover all locks.
+    """
 
     def __init__(self, provider: Provider) -> None:
         meter = provider.get_meter(SCOPE, _version(), schema_url=SCHEMA_URL)
@@ -377,7 +380,7 @@ class _Exported:
                 record_all(self.histograms[metric], numbers, added_ns / NS_PER_S, attributes)
 
     def _collect(self, watch: Tallied, places: Sequence[dict[str, str | int]]) -> None:
-        """Count the votes of observed attempts, and the time that each instance took."""
+        """Count the votes of observed attempts, and record how long each answer took."""
         while watch.attempts:
             record = watch.attempts.popleft()
             if record.outcome is Outcome.ACQUIRED:

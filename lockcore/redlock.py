@@ -154,10 +154,10 @@ class _AnyRedlock(Generic[D]):
 
     @property
     def handoffs(self) -> dict[str, int]:
-        """The counts of the retry policy `push`, or nothing for other policies.
+        """The counts of the retry policy `push`. The result is empty for every other policy.
 
-        `wakeups` counts messages with which another process told a caller of this process to try
-        next. `polls` counts how often this process read the holder of a key. If messages of other
+        `wakeups` is the number of turns that this process got from other processes. `polls` is the
+        number of times that this process asked for the holder of a key. If messages of other
         processes do not reach this process, the result has a third entry.
         """
         handoff = self._driver.engine.handoff
@@ -174,7 +174,7 @@ class _AnyRedlock(Generic[D]):
         return self._driver.engine.retired or self._driver.engine.foreign
 
     def observe_every(self, every: int) -> None:
-        """Observe one acquire in `every` from now on.
+        """From now on, observe at least one of `every` attempts.
 
         `every` is a whole number from 1 to MOST_UNOBSERVED. Raises ValueError or TypeError for any
         other value.
@@ -301,9 +301,9 @@ class Redlock(_AnyRedlock["GreenletDriver | ThreadDriver"]):
         """Lock `resource` for `ttl_ms` (1 … max_ttl_ms), and try again for up to `wait_ms`.
 
         `wait_ms` is 0 … a day. If `wait_ms` is 0, there is only one attempt. Raises AcquireError by
-        outcome: ContendedError, SplitVoteError, UnreachableError, TooLateError. Before anything is
-        sent it raises ValueError or TypeError for arguments that make no sense, and CannotWaitError
-        where it cannot wait.
+        outcome: ContendedError, SplitVoteError, UnreachableError, TooLateError. Raises ValueError
+        or TypeError for invalid arguments, and CannotWaitError in a place where the caller cannot
+        wait. lockcore raises these three errors before it sends anything.
         """
         return _granted(self.try_acquire(resource, ttl_ms, wait_ms))
 
@@ -326,10 +326,10 @@ class Redlock(_AnyRedlock["GreenletDriver | ThreadDriver"]):
     def extend(self, lease: Lease, ttl_ms: int | None = None) -> Lease:
         """Make the lease last `ttl_ms` from now (default: its own TTL).
 
-        Raises LeaseGoneError or UnreachableError, and the lease then keeps its old end. Before
-        anything is sent, it raises ValueError when the extension would shorten the lease. It also
-        raises ValueError or TypeError for arguments that make no sense, and CannotWaitError where
-        it cannot wait.
+        Raises LeaseGoneError or UnreachableError, and the lease then keeps its old end. Raises
+        ValueError if the extension would shorten the lease. Raises ValueError or TypeError for
+        invalid arguments, and CannotWaitError in a place where the caller cannot wait. lockcore
+        raises ValueError, TypeError and CannotWaitError before it sends anything.
         """
         return _granted(self.try_extend(lease, ttl_ms), lease)
 
@@ -337,8 +337,8 @@ class Redlock(_AnyRedlock["GreenletDriver | ThreadDriver"]):
     def hold(self, resource: str, ttl_ms: int, wait_ms: float = 0) -> Iterator[Lease]:
         """`with lock.hold("stock:42", 10_000, wait_ms=500) as lease:` acquires and releases.
 
-        The lease is also released if the body raises. Raises the errors of `acquire`. Also raises
-        LeaseGoneError at the end, if the body outlived its lease and raised nothing itself.
+        The lease is also released if the body raises. Raises the errors of `acquire`. If the body
+        raised nothing, also raises LeaseGoneError and UnreachableError as `release` does.
         """
         lease = self.acquire(resource, ttl_ms, wait_ms)
         try:

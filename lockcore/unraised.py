@@ -4,8 +4,8 @@ Input: an exception and a sentence. Output: a call of `sys.unraisablehook`.
 
 `is_its_own` selects the exceptions that must not reach a caller. The hook's argument is a struct
 that only CPython can create. CPython creates the struct when the callback of a weak reference
-raises, so this file lets such a callback raise the exception. If the hook itself raises, CPython
-ignores this.
+raises an exception. So this file raises the exception in such a callback. If the hook itself
+raises, CPython ignores this.
 """
 
 import sys
@@ -35,10 +35,11 @@ class _Callback:
 def is_its_own(error: BaseException) -> bool:
     """True if the called code has raised `error` itself.
 
-    If the result is False, the error may be an interrupt of the caller. An interrupt is a
-    BaseException that comes from a signal's handler or is thrown into a greenlet. asyncio's
-    CancelledError and GeneratorExit are not interrupts here. asyncio and Python raise these two
-    exceptions only in a suspended task or generator. A function that was called is not suspended.
+    If the result is False, `error` may be an interrupt that was meant for the caller. An interrupt
+    is a BaseException that comes from a signal's handler or is thrown into a greenlet. asyncio's
+    CancelledError and GeneratorExit are not interrupts here. asyncio and Python throw these two
+    exceptions only into a suspended task or generator. But the called code was running, so it has
+    raised the exception itself.
     """
     if isinstance(error, (Exception, GeneratorExit)):
         return True
@@ -48,7 +49,7 @@ def is_its_own(error: BaseException) -> bool:
 
 
 def show_unraised(error: BaseException, sentence: str) -> None:
-    """Have Python print `error` below `sentence`, like an exception that it cannot raise.
+    """Make Python print `sentence`, and `error` below it.
 
     Raises nothing.
     """

@@ -66,7 +66,10 @@ def check_acquire(resource: object, ttl_ms: object, wait_ms: object) -> None:
 
 
 def check_key(key_bytes: int) -> None:
-    """Raises ValueError unless a key, its key prefix included, has at most LONGEST_KEY bytes."""
+    """Raises ValueError if a key is longer than LONGEST_KEY bytes.
+
+    `key_bytes` includes the key prefix.
+    """
     if key_bytes > LONGEST_KEY:
         raise ValueError(
             f"resource must make a key of at most {LONGEST_KEY:,} bytes (UTF-8) together with the "
@@ -75,7 +78,10 @@ def check_key(key_bytes: int) -> None:
 
 
 def check_prefix(key_prefix: str) -> None:
-    """Raises ValueError unless `key_prefix` leaves enough of a key for resources."""
+    """Raises ValueError if `key_prefix` is too long.
+
+    A resource needs the other bytes of the key.
+    """
     size = len(key_prefix.encode())
     if size > LONGEST_PREFIX:
         raise ValueError(

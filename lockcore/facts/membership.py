@@ -57,7 +57,10 @@ _UNCONNECTED: Final = (State.DOWN, State.REFUSED)
 
 
 class IdentityKind(Enum):
-    """The kinds of evidence that two contacts reached the same run of a server, best first."""
+    """The kinds of evidence that two contacts reached the same run of a server.
+
+    The first kind is the best evidence.
+    """
 
     RUN_ID = "run_id"
     REPLICATION_ID = "master_replid"
@@ -110,7 +113,10 @@ class Hello:
     swaps: int = NOT_COUNTED
 
     def is_run_of(self, earlier: Hello) -> bool:
-        """True if the same run of the server sent `earlier` and was no replica since then."""
+        """True if `earlier` is from the same run of the server.
+
+        The result is False if the server was a replica between the two hellos.
+        """
         own = (self.run_id, self.replid, self.identity)
         same = own == (earlier.run_id, earlier.replid, earlier.identity)
         return same and abs(self.started_s - earlier.started_s) <= SAME_START_S
@@ -133,8 +139,9 @@ def fields_of(info: bytes | str) -> dict[str, str]:
 def swaps_of(info: bytes | str) -> int:
     """The number of database swaps of a server, from its INFO commandstats.
 
-    The result is NOT_COUNTED if the server does not count swaps. Failed calls do not count, because
-    they swapped nothing. A server lists a command only after the command's first call.
+    The result is NOT_COUNTED if the server does not count swaps. A failed call does not count,
+    because a failed call swaps nothing. A server lists a command only after the command's first
+    call.
     """
     if len(info) > LONGEST_STATISTICS:
         return NOT_COUNTED
@@ -214,8 +221,8 @@ class Membership:
     def joined(self, hello: Hello, abstention: int, now_ns: int) -> None:
         """Note that the instance is connected.
 
-        The instance votes after `abstention` ns, or once an earlier abstention ends if that is
-        later.
+        The instance abstains for `abstention` ns. If an earlier abstention ends later, the instance
+        abstains until that end.
         """
         earlier = self.hello
         self.hello = hello

@@ -158,7 +158,7 @@ class Lease:
 
     @property
     def is_open(self) -> bool:
-        """True while more replies to the winning round may arrive and count."""
+        """True while the winning round still waits for replies."""
         return self.round.undecided != 0
 
     @property

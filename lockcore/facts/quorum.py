@@ -17,7 +17,7 @@ from lockcore.facts.model import Outcome
 
 
 def quorum_of(instances: int) -> int:
-    """The number of votes that win, out of `instances` ≥ 1 configured instances.
+    """The number of votes that win a lock. `instances` ≥ 1 is the number of configured instances.
 
     Instances that do not answer are included in `instances`.
 

@@ -3,8 +3,8 @@
 The interfaces bring each reply of a connection to its receiver.
 
 Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md. For this reason,
-the types that hot paths read are base classes (`Settled`, `Core`) and not Protocols, and only one
-class declares each attribute.
+the types that hot paths read are base classes (`Settled`, `Core`) and not Protocols. For the same
+reason, no attribute is declared in more than one class.
 
 Rules: a connection (pipeline.py) carries any object that is `Awaited`, and it does not know rounds.
 A round counts replies, and it knows its connection only as an `InstancePipe`. This file has both
@@ -37,9 +37,9 @@ MOST_KINDS: Final = 32
 class Traffic:
     """The traffic with one instance since `connect`, over all of its connections.
 
-    `aside` has the number of commands, of sent bytes and of received bytes for swap readings. A
-    swap reading asks how often the server swapped databases (amnesia.py). lockcore makes at most
-    four swap readings a second, however many locks callers take.
+    `aside` has three numbers for swap readings: the commands, the sent bytes and the received
+    bytes. A swap reading asks how often the server swapped databases (amnesia.py). lockcore makes
+    at most four swap readings a second, however many locks callers take.
     """
 
     __slots__ = (
@@ -102,7 +102,7 @@ class InstancePipe:
             self.pending.popleft()
 
     def awaits_since(self, started_ns: int) -> bool:
-        """True if an operation from `started_ns` or earlier has no answer yet."""
+        """True if an operation that started at `started_ns` or earlier has no answer yet."""
         return bool(self.pending) and self.pending[0].started_ns <= started_ns
 
     def void_sets(self) -> None:
@@ -126,10 +126,10 @@ class InstancePipe:
             self.forgot(self, "it is a replica")
 
     def set_aside(self, commands: int, sent_bytes: int, received_bytes: int) -> None:
-        """Mark a part of the traffic as a swap reading (amnesia.py).
+        """Note that a part of the traffic was a swap reading (amnesia.py).
 
-        An `InstanceStatus` leaves this part out. If the status included it, the traffic per lock
-        would depend on the rate of locks.
+        An `InstanceStatus` does not include the traffic of swap readings. If it did, the traffic
+        per lock would depend on the rate of locks.
         """
         aside = self.traffic.aside
         aside[0] += commands
@@ -144,7 +144,7 @@ class Awaited(Protocol):
     def started_ns(self) -> int:
         """The time when this object started.
 
-        The age of a connection's oldest object is the lag of the connection.
+        The lag of a connection is the age of its oldest unanswered object.
         """
 
     def reply(self, reply: object, pipe: InstancePipe) -> None:
@@ -176,7 +176,7 @@ class Settled(Counted):
 # no engine is ever freed. A search process of 100,000 simulated schedules stood still in a garbage
 # collection of 12 GB.
 class Core:
-    """The part of the engine that its components and its woken callers use.
+    """The part of the engine for the components of the engine and for woken callers.
 
     The callers of the first `woken` objects in `ready` have been woken. `voters` has the Pipelines
     that get the batches. `instances` is the number of configured instances. `followed` is True if
@@ -267,7 +267,7 @@ class Asked:
 
 
 class Scripted(Awaited, Protocol):
-    """A command that may be a script. An instance may have forgotten the script."""
+    """A command that some instances run as a script. An instance may have forgotten the script."""
 
     @property
     def source(self) -> bytes:

@@ -126,11 +126,11 @@ class Claims:
         return head + key + middle + _ENDINGS[number % _LAST]
 
     def _head(self, length: int) -> bytes:
-        """The bytes of a claim before a resource of `length` bytes.
+        """The bytes that precede the resource in a claim. The resource has `length` bytes.
 
         Raises ValueError if the key is too long.
 
-        A prepared head belongs to a short resource, so its key is never too long.
+        `__init__` prepares heads only for short resources, whose keys are never too long.
         """
         check_key(len(self.prefix) + length)
         return b"$%d\r\n%b" % (len(self.prefix) + length, self.prefix)

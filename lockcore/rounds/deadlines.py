@@ -6,12 +6,12 @@ Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.m
 the tables have slots. `Timetable` takes a function as an argument, because machine code would look
 up the method of a subclass by name.
 
-Rules: a round's timeout counts from its own start, before its first byte is queued. If a delay of
-this process makes a command leave late, the command still gets a tenth of its timeout on the wire.
-Batches are kept whole, and a batch is checked only when one of its rounds may be due. Each
-connection answers in order. So once the last round of a batch has all answers, every round of the
-batch has all answers. The batch is then dropped without a check. A heap keeps the rounds that are
-watched one by one.
+Rules: a round's timeout counts from its own start, before its first byte is queued. If this process
+sends a command late, the instance still gets a tenth of the timeout for its answer. Batches are
+kept whole, and a batch is checked only when one of its rounds may be due. Each connection answers
+in order. So once the last round of a batch has all answers, every round of the batch has all
+answers. The batch is then dropped without a check. A heap keeps the rounds that are watched one by
+one.
 """
 
 from collections import deque
@@ -40,7 +40,7 @@ FEWEST: Final = 64
 class Timetable(Generic[T]):
     """A table of things that are due at certain times.
 
-    `is_open(due_ns, thing)` is True while the thing is not over and `due_ns` is still its time.
+    `is_open(due_ns, thing)` returns True if the thing is not over and is still due at `due_ns`.
     """
 
     __slots__ = ("_entries", "_is_open", "_numbers", "_room")
@@ -97,7 +97,7 @@ class Deadlines:
         self.due_ns = min(self.due_ns, due_ns)
 
     def watch_batch(self, rounds: list[Part], sent_ns: int, shortest_ns: int) -> None:
-        """Watch a batch, sent to all voters at `sent_ns`.
+        """Watch a batch that was sent to all voters at `sent_ns`.
 
         `shortest_ns` is the shortest timeout of its rounds.
         """
@@ -159,7 +159,7 @@ class Deadlines:
 def _is_open(round_: Part) -> bool:
     """True while the round has undecided votes or no outcome.
 
-    An interrupt between the last vote and its judgement leaves a round without an outcome.
+    If an interrupt comes after the last vote but before `judge`, the round has no outcome yet.
     """
     return round_.undecided != 0 or round_.outcome is None
 

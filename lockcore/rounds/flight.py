@@ -10,8 +10,8 @@ Rules (docs/lockcore/rounds.md): a flight counts its rounds while every answer i
 instance gives a round another answer, the flight sets this round *apart*. From then on the round
 counts its own replies (rounds.py), and the flight goes on with the other rounds. A timeout or a
 broken connection dissolves the flight. After this, each round counts its own replies and begins
-with the count so far. A round gets the same votes if its flight counts them, if the round is apart,
-or if the flight was dissolved. Tests compare these three cases.
+with the count so far. The votes of a round are the same in three cases: its flight counts the
+replies, the round is apart, or the flight was dissolved. Tests compare the three cases.
 """
 
 from __future__ import annotations
@@ -110,9 +110,9 @@ class Flight:
         )
 
     def count(self, index: int, replies: int) -> None:
-        """Count more replies of an instance.
+        """Count `replies` more replies of the instance `index`.
 
-        Each of these replies is a success, or its round is apart.
+        Each of these replies is a success, or it belongs to a round that is apart.
         """
         done = self.done
         done[index] += replies
@@ -149,13 +149,13 @@ class Flight:
 
     @property
     def is_scattered(self) -> bool:
-        """True if so many rounds are apart that it is cheaper to dissolve the flight."""
+        """True if the flight should be dissolved, because too many of its rounds are apart."""
         return len(self.apart) * FEWEST_PER_ONE_APART > len(self.rounds)
 
     def _hand_back(self, rounds: Sequence[InFlight], index: int) -> None:
         """Let `rounds` count their own replies.
 
-        All of them begin with the counts of the round at `index`.
+        Each of these rounds begins with the counts of the round at `index`.
         """
         successes, undecided = self._counts_at(index)
         for round_ in rounds:
@@ -164,7 +164,7 @@ class Flight:
             round_.flight = None
 
     def _counts_at(self, index: int) -> tuple[int, int]:
-        """The number of instances that have answered a round, and the number that have not."""
+        """The numbers of answers and of missing answers for the round at `index`."""
         answered = undecided = 0
         for count in self.done:
             if count > index:
@@ -189,13 +189,14 @@ class Flight:
         return [self.rounds[index] for index in range(start, end) if index not in apart]
 
     def counts_of(self, round_: InFlight) -> tuple[int, int]:
-        """The numbers of successes and of undecided votes of a round that is not apart."""
+        """The numbers of successes and of undecided votes for a round that is not apart."""
         return self._counts_at(self.rounds.index(round_))
 
     def dissolve(self) -> None:
         """Let every round count its own replies.
 
-        The flight keeps its place in the queue of each connection until its replies are due next.
+        On each connection the flight stays in `pending` until it is the oldest entry. Then
+        pipeline.py replaces the flight with its rounds.
         """
         if not self.open:
             return
@@ -215,8 +216,8 @@ class MergedReply(InFlight):
 
     After the header, the answers to its `parts` follow in one line each.
 
-    The header is the line `*n` for n parts. The flight compares it with the expected bytes, and it
-    reads the lines of the parts like other replies. If an error comes instead of a part's line,
+    The header is the line `*n` for n parts. The flight compares the header with the expected bytes.
+    The line of each part counts as a separate reply. If an error comes instead of a part's line,
     this error concerns only this part. Any other reply in place of the header concerns the whole
     call, and no part has an answer. lockcore then sends each part again alone. If the instance can
     do nothing now, the parts are sent later (owed.py).

@@ -73,9 +73,9 @@ class Framing:
         """The end of the reply that begins at `start`, or NOT_WHOLE while bytes are missing.
 
         After NOT_WHOLE, the next call must pass the same reply from its beginning, with more bytes
-        at the end. For a message longer than LONGEST_REPLY, the end is returned as soon as the
-        length has come. The returned end may then be beyond the bytes in `data`. Raises
-        ProtocolError.
+        at the end. If a message is longer than LONGEST_REPLY, this method returns the end as soon
+        as the length of the message has arrived. The returned end may then be beyond the bytes in
+        `data`. Raises ProtocolError.
         """
         at = start + self._read
         while self._open:
@@ -137,8 +137,8 @@ class Framing:
     def _check_text(self, data: bytes, start: int, stop: int) -> None:
         """Check that a text is not too long.
 
-        The text ends at `stop`. The last part of a message may exceed the limit of replies, because
-        such a message is skipped later.
+        The text ends at `stop`. The last part of a message has a higher limit (LONGEST_MESSAGE),
+        because replies.py skips a message that is too long for a reply.
         """
         left = sum(self._open) - 1
         if (

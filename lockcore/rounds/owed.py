@@ -6,10 +6,10 @@ Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.m
 constants are `Final`, and `OwedRelease` has slots.
 
 Rules: an owed release is a release that an instance did not take. The release is owed until its key
-has expired, which takes at most max_ttl + drift after the release failed. The time does not count
-from the request of the release, because a delay in this process may make the SET leave after this
-request. The reply to an owed release is no vote in any round. A new connection gets all owed
-releases at once. On an open connection one release is sent as a test after a pause. The pause
+has expired, which takes at most max_ttl + drift after the release failed. This time does not begin
+with the request of the release. If this process is delayed, the SET may leave after the request.
+The reply to an owed release is no vote in any round. A new connection gets all owed releases at
+once. On an open connection, lockcore first pauses and then sends one release as a test. The pause
 begins at 50 ms and doubles up to 2 s. Once the instance takes the test release, the other releases
 follow.
 """
@@ -51,7 +51,7 @@ def is_owed(reply: object) -> bool:
                         same bytes would not help. The release is given up.
         no error        (`#t`, `+QUEUED`) The server speaks another protocol. It is given up.
 
-    After the following answers the release is owed:
+    After the following answers lockcore sends the release again later:
 
         BUSY, LOADING, MISCONF, OOM, READONLY, MASTERDOWN, NOREPLICAS
                         The server is unwell, or a replica.
@@ -100,7 +100,7 @@ class OwedRelease:
             self.last_reply(reply, pipe)
 
     def last_reply(self, reply: object, pipe: InstancePipe) -> None:
-        """Take any answer except a first NOSCRIPT.
+        """Take an answer. A first NOSCRIPT never gets here, because `reply` handles it.
 
         After this answer the release is done, given up, or still owed.
         """
@@ -111,7 +111,7 @@ class OwedRelease:
         self.debts.answered(self, put_off=put_off)
 
     def silence(self, pipe: InstancePipe) -> None:
-        """Keep the release for the next connection, because this one broke before the reply."""
+        """Keep the release for the next connection, because this connection brought no reply."""
         self.debts.lost(self)
 
 
@@ -212,12 +212,12 @@ class Debts:
         self._wake(self.due_ns)
 
     def lost(self, owed: OwedRelease) -> None:
-        """Keep a release for the next connection, because its connection broke."""
+        """Keep a release for the next connection, because this connection brought no reply."""
         self._under_way -= 1
         self._waiting.append(owed)
 
     def answered(self, owed: OwedRelease, *, put_off: bool) -> None:
-        """Take an answer. After the last missing answer, decide the next step.
+        """Take an answer. If no other answer is missing, decide the next step.
 
         If an error came, the next step is a pause and a new test. If no error came, the next step
         is to send the other releases.

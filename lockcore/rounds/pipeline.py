@@ -1,6 +1,6 @@
 """Assigns the replies of one connection to rounds.
 
-Input: received bytes. Output: a call of the round that waits for the reply.
+Input: received bytes. Output: each reply, given to the round that waits for it.
 
 Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md. For this reason,
 a constant is `Final`, and the classes on hot paths have slots.
@@ -64,7 +64,10 @@ class Pipeline(InstancePipe):
     # -- out ---------------------------------------------------------------------------------------
 
     def open(self, transmit: Transmit, dialect: Dialect) -> None:
-        """Use a new connection. No bytes have been sent or received on it."""
+        """Use a new connection.
+
+        The handshake is over, and no other bytes were sent or received on this connection yet.
+        """
         self.transmit = transmit
         self.dialect = dialect
         self.replies.begin()
@@ -95,7 +98,7 @@ class Pipeline(InstancePipe):
     def void_sets(self) -> None:
         """Make the open SETs of the instance SILENT, because it has forgotten locks.
 
-        Without this, the instance could grant a lock again that it has forgotten.
+        If these SETs still counted, two callers could get this instance's grant for the same lock.
         """
         awaited = self._take_pending()
         self.pending += [
@@ -114,7 +117,7 @@ class Pipeline(InstancePipe):
         self.awaited += len(rounds)
 
     def send(self, data: bytes, commands: int) -> None:
-        """Hand `commands` encoded commands to the connection."""
+        """Send `data`, which contains `commands` encoded commands."""
         traffic = self.traffic
         traffic.commands += commands
         traffic.bytes_sent += len(data)
@@ -172,7 +175,10 @@ class Pipeline(InstancePipe):
         return True
 
     def _counted(self, flight: Flight, replies: int, size: int) -> None:
-        """Count `replies` more replies to the oldest flight, which expects `size` bytes in all."""
+        """Count `replies` more replies to the oldest flight.
+
+        `size` is the length of these replies in the flight's expected bytes.
+        """
         self.awaited -= replies
         if flight.done[self.index] + replies == len(flight.rounds):
             self.matched = 0
@@ -222,7 +228,10 @@ class Pipeline(InstancePipe):
     # -- state -------------------------------------------------------------------------------------
 
     def over_size(self) -> str:
-        """The reason if unanswered commands or unsent bytes exceed the lag cap, or ""."""
+        """The reason why unanswered commands or unsent bytes exceed the lag cap.
+
+        The reason is "" if they do not.
+        """
         if self.awaited > self._cap.operations:
             return (
                 f"{self.awaited:,} commands wait for a reply, more than the limit of "
@@ -236,7 +245,10 @@ class Pipeline(InstancePipe):
         return ""
 
     def over_age(self, now_ns: int) -> str:
-        """The reason if the oldest command is older than the lag cap, or "" if it is not."""
+        """The reason why the oldest command exceeds the lag cap.
+
+        The reason is "" if it does not.
+        """
         if self.pending and self.pending[0].started_ns < now_ns - self.lag_ns:
             return (
                 f"the oldest of {self.awaited:,} unanswered commands has waited over "

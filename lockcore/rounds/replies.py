@@ -81,7 +81,7 @@ class Replies:
         self.begin()
 
     def begin(self) -> None:
-        """Start with the bytes of a new connection."""
+        """Forget the bytes of the last connection, and begin a new connection."""
         self._data = b""
         self._at = 0
         self._framing = Framing(self._address)
@@ -156,7 +156,7 @@ class Replies:
     # line end, or too long. It refuses or skips such messages. Without this method nothing breaks,
     # but a flood of messages costs four times as much.
     def _message(self) -> Unasked | None:
-        """The next reply if it is a whole message of the inbox, or None."""
+        """Return the next reply if it is a whole message of the inbox. Otherwise return None."""
         head = self.message_head
         data = self._data
         at = self._at
@@ -227,7 +227,7 @@ class Replies:
 
 
 def _lines_in_common(part: bytes, expected: bytes, start: int) -> int:
-    """Count the bytes in the first lines of `part` that equal lines of `expected[start:]`.
+    """Count the bytes of the first lines that `part` and `expected[start:]` have in common.
 
     A binary search finds the first byte that differs.
     """

@@ -53,7 +53,7 @@ def request(*arguments: bytes) -> bytes:
 
 
 def error_of(line: bytes) -> ReplyError:
-    """The error in a line (`-…`, without the line end)."""
+    """The error that `line` reports. `line` begins with `-` and has no line end."""
     return ReplyError(line[1:].decode(errors="replace"))
 
 

@@ -104,8 +104,8 @@ class SetRound(Counting):
     """The SET of one attempt. `voters` has the instances that get the SET.
 
     After ACQUIRED the caller must still check the validity when the caller runs again. `cleaned` is
-    True if no release must be started, because the SET was not sent or its release was already
-    started.
+    True if the SET was not sent, or if its release has already begun. In both cases no release must
+    be started.
 
     `denied_by` has a bit for each instance that answered with an error. `newest` is the lease after
     its last successful extension. `asked_until_ns` is the end of the lease that the last sent
@@ -156,7 +156,7 @@ class SetRound(Counting):
 
     @property
     def lease_end_ns(self) -> int:
-        """The end of the newest lease that this round and its extensions have given."""
+        """The end of this round's newest lease. Each successful extension makes a newer lease."""
         newest: SetRound | Lease = getattr(self, "newest", self)
         return newest.valid_until_ns
 
@@ -188,7 +188,7 @@ class SetRound(Counting):
         return not self._denied_by() >> pipe.index & 1
 
     def silence(self, pipe: InstancePipe, kind: str = "CLOSED") -> None:
-        """Count a SILENT vote, because the connection broke or the reply no longer counts.
+        """Count a SILENT vote, because the connection broke or the instance forgot its locks.
 
         The instance may have executed the SET.
         """
@@ -248,11 +248,11 @@ def round_of(lease: object, engine: RoundEngine) -> SetRound:
 
 
 class ReleaseRound(Counting):
-    """The release of the keys of the round `won`, on the instances that were sent its SET.
+    """A release of the keys of the round `won`.
 
-    Each instance answers whether the key was still ours. `refused` is the number of instances that
-    answered no. `never` is the number of instances that never got the SET, so the key cannot be
-    ours there.
+    The release goes to the instances that were sent the SET of `won`. Each instance answers whether
+    the key was still ours. `refused` is the number of instances that answered no. `never` is the
+    number of instances that were not sent the SET. The key cannot be ours on these instances.
     """
 
     __slots__ = ("won",)
@@ -273,12 +273,12 @@ class ReleaseRound(Counting):
 
     @property
     def terms(self) -> Terms:
-        """The `Terms` that have the timeout of this round."""
+        """The `Terms` with the timeout of this round."""
         return self.won.terms
 
     @property
     def never(self) -> int:
-        """The number of instances that get no command, because the key cannot be ours there."""
+        """The number of instances that get no release, because they were not sent the SET."""
         return self.engine.instances - len(self.won.voters)
 
     def encode(self, dialect: Dialect) -> bytes:
@@ -329,7 +329,7 @@ class ReleaseRound(Counting):
         self.engine.send_again(self, pipe, whole=False)
 
     def put_off(self, pipe: InstancePipe) -> None:
-        """Send the release later to an instance that did not take it and may hold the key."""
+        """Send the release again later if the instance may hold the key."""
         if self.won.may_hold(pipe):
             self.engine.owe(pipe, self)
 
@@ -355,10 +355,10 @@ class ReleaseRound(Counting):
 
 
 class ExtendRound(ReleaseRound):
-    """Extends the lease of the round `won`. `to` has the new `Terms`.
+    """Extends the lease of the round `won`. `to` is the `Terms` of the new lease.
 
-    The outcome RELEASED means that a quorum extended the key. `timeout_due_ns` is the end of the
-    round's own timeout, or FAR_FUTURE_NS before the round is sent. The round also ends when the
+    Here the outcome RELEASED means that a quorum extended the key. `timeout_due_ns` is the end of
+    the round's own timeout, or FAR_FUTURE_NS before the round is sent. The round also ends when the
     lease ends.
     """
 
@@ -383,7 +383,7 @@ class ExtendRound(ReleaseRound):
 
     @property
     def terms(self) -> Terms:
-        """The `Terms` that have the timeout of this round."""
+        """The `Terms` with the timeout of this round."""
         return self.to
 
     def encode(self, dialect: Dialect) -> bytes:

@@ -1,13 +1,13 @@
-"""A SET round that remembers the times of each instance.
+"""A SET round that records when each instance was sent the SET and when it replied.
 
 Input: replies and their times. Output: an AttemptRecord.
 
 Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md. For this reason,
-a watched round is a subclass of `SetRound`, because compiled code that counts needs the fields of
-this class.
+a watched round is a subclass of `SetRound`. The compiled code that counts votes needs the fields of
+`SetRound`.
 
-Rules: the record is made once, when the round is closed and its caller has decided or is gone.
-Replies after the close are not in the record.
+Rules: each round makes one record. It makes the record once the round is closed, and its caller has
+reported an outcome or is gone. Replies after the close are not in the record.
 """
 
 from collections.abc import Callable

@@ -1,11 +1,11 @@
 """The first steps and the last steps of acquire and release.
 
-A resource becomes a round, and a settled round becomes a lease.
+An acquire makes a round for a resource. The settled round becomes a lease.
 
 This file is compiled, so it follows the rules of docs/lockcore/compiled.md. For this reason,
 functions of other modules are stored as attributes.
 
-Rules: a usual operation does not use the step generator (attempt.py). This file adds no rules for
+Rules: most operations do not use the step generator (attempt.py). This file adds no rules for
 locks. If the first attempt brings no lease, the operation continues with the steps of attempt.py.
 One conformance suite tests that both paths behave alike. Between the first and the last steps,
 callers wait in greenlets/fast.py and tasks/fast.py. The code recognises the last checked TTL and

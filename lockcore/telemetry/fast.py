@@ -6,17 +6,18 @@ Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.m
 hot paths avoid `suppress` and `pop`, because machine code looks up these two by name.
 
 Rules: every operation and its duration are counted (`Durations`). One operation in `every` is a
-sample, counted separately for acquires, for releases and for each outcome of a denied acquire.
-`pace` sets `every` by the rate of the last interval, so that there are about `PER_SECOND` samples a
-second. The sink records the duration of a sample in the caller's own context, so an exemplar
-belongs to the caller's span. The duration of a sample is not in `Durations`. There are no samples
-before the first collection, because the sink may have no reader earlier. The sink also gets each
-failed or slow acquire, each failed release, and each extension. The sink gets all these operations
-at once and in the caller's own context. Only the extensions of a keeper have no caller, so the sink
-gets these extensions in another context. A contended acquire counts as failed only if
-`contended_is_odd` is True. The sink records all failed releases and all extensions, but only
-samples of other operations. If a keeper finds that a lease is gone, the loss is counted, and the
-sink does not get it. A lease that nobody releases is forgotten an hour after its end.
+sample. Samples are chosen separately for acquires, for releases and for each outcome of a denied
+acquire. `pace` computes `every` from the rate of the last interval. The result is about
+`PER_SECOND` samples a second. The sink records the duration of a sample in the caller's own
+context, so an exemplar belongs to the caller's span. The duration of a sample is not in
+`Durations`. There are no samples before the first collection, because the sink possibly has no
+reader yet. The sink also gets each failed or slow acquire, each failed release, and each extension.
+The sink gets all these operations at once and in the caller's own context. Only the extensions of a
+keeper have no caller, so the sink gets these extensions in another context. A contended acquire
+counts as failed only if `contended_is_odd` is True. The sink records all failed releases and all
+extensions, but only samples of other operations. If a keeper finds that a lease is gone, this file
+counts the lost lease. The sink gets no report of this loss. A lease that nobody releases is
+forgotten an hour after its end.
 """
 
 from bisect import bisect_left
@@ -85,10 +86,10 @@ class Sink(Protocol):
     def acquire(
         self, name: str, result: Lease | Denied, started_ns: int, *, sampled: bool, odd: bool
     ) -> None:
-        """Receive an acquire that is a sample (`sampled`), or that was slow or failed (`odd`)."""
+        """Receive an acquire. It is a sample (`sampled`), or it was slow or failed (`odd`)."""
 
     def release(self, name: str, lease: Lease, outcome: Outcome, started_ns: int) -> None:
-        """Receive a release that is a sample, or that failed."""
+        """Receive a release. The release is a sample, or it failed."""
 
     def extend(self, name: str, result: Lease | Denied) -> None:
         """Receive an extension."""
@@ -125,7 +126,7 @@ class Durations:
         self.total_ns += took_ns
 
     def news(self) -> tuple[list[int], int]:
-        """The counts that each bucket gained since the last call, and their total time (ns)."""
+        """The growth of each bucket since the last call, and the growth of the total time (ns)."""
         buckets = self.buckets.copy()
         total_ns = self.total_ns
         added = [now - before for now, before in zip(buckets, self._read_buckets, strict=True)]
@@ -142,10 +143,11 @@ class Durations:
 class Counts:
     """The numbers of one class of resources.
 
-    `held` has the unreleased leases, by the round that won them. `first_tries` is the number of
-    leases from a first attempt. `tries` has the numbers of attempts of all other leases, stored as
-    durations: n attempts count as n seconds. `took`, `gave` and `kept` have the durations of usual
-    acquires, releases and holds. `durations` has the durations of all kinds, including these four.
+    `held` has the unreleased leases. The key of each lease is the round that won the lease.
+    `first_tries` is the number of leases from a first attempt. `tries` has the number of attempts
+    for each other lease. It stores n attempts as a duration of n seconds. `took`, `gave` and `kept`
+    have the durations of usual acquires, releases and holds. `durations` has the durations of all
+    kinds, including these four.
     """
 
     __slots__ = (
@@ -177,7 +179,7 @@ class Counts:
         return self.durations.setdefault((name, outcome), Durations())
 
     def news(self) -> Iterator[tuple[Row, list[int], int]]:
-        """Yield the counts that each instrument and outcome gained since the last call."""
+        """Yield the growth of each instrument and outcome since the last call."""
         first_tries = self.first_tries
         for row, durations in self.durations.copy().items():
             added, added_ns = durations.news()
@@ -209,9 +211,9 @@ class Tallied:
     """An `Observer` that counts.
 
     An operation that takes longer than `slow_ns` is slow. `class_of` gives a resource's class.
-    `pace_listener` is called with n when one cycle in n becomes a sample. With `contended_is_odd`
-    the sink gets every contended acquire. Without `contended_is_odd`, the sink gets a contended
-    acquire only if it is a sample, because a held lock is a normal answer.
+    `pace_listener` is called with a number n. From then on, one cycle in n is a sample. If
+    `contended_is_odd` is True, the sink gets every contended acquire. Otherwise the sink gets a
+    contended acquire only if it is a sample, because a held lock is a normal answer.
     """
 
     def __init__(
@@ -334,7 +336,7 @@ class Tallied:
     def pace(self, now_ns: int) -> int:
         """Adapt the share of samples to the rate since the last call.
 
-        Returns n, which means that one cycle in n is a sample from now on.
+        Returns a number n. From now on, one cycle in n is a sample.
         """
         since_ns, before = self._paced
         done = sum(

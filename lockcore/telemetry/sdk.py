@@ -70,8 +70,8 @@ def _record_one_by_one(
 ) -> None:
     """Record values one by one.
 
-    If there are more than `MOST_ONE_BY_ONE` values, each value gets its share of this number. The
-    distribution is then correct, but the total count is too low.
+    If there are more than `MOST_ONE_BY_ONE` values, the count of each value is reduced by the same
+    factor. The distribution is then correct, but the total count is too low.
     """
     share = min(1.0, MOST_ONE_BY_ONE / max(1, sum(counts.values())))
     for value, number in counts.items():
@@ -80,12 +80,15 @@ def _record_one_by_one(
 
 
 def _real(instrument: Any) -> Any:
-    """The SDK's own instrument. `instrument` may be a proxy from before the provider was set."""
+    """The SDK's own instrument.
+
+    `instrument` is only a proxy if it was made before the provider was set.
+    """
     return getattr(instrument, "_real_instrument", None) or instrument
 
 
 def _series(histogram: Histogram, attributes: dict[str, str]) -> Iterator[Any]:
-    """The SDK's series for these attributes, for each reader and view."""
+    """Yield the SDK's series for these attributes. Each reader and view has its own series."""
     real = _real(histogram)
     for storage in dict(real._measurement_consumer._reader_storages).values():
         for match in storage._instrument_view_instrument_matches.get(real, ()):
@@ -97,7 +100,7 @@ def _series(histogram: Histogram, attributes: dict[str, str]) -> Iterator[Any]:
 
 
 def _add(series: Any, counts: Mapping[float, int]) -> None:
-    """Add the values and their counts to a series of any kind of histogram.
+    """Add each value to `series` n times, where n is the value's count in `counts`.
 
     A series that is not a histogram gets the values one by one.
     """

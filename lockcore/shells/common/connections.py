@@ -196,9 +196,10 @@ class Drain:
     """The close of a Redlock.
 
     At first, no more attempts begin, and waiting callers get an error. Then the close waits for
-    operations in flight. The close also waits for leases, as long as holders release their leases.
-    At the deadline, lockcore releases results that no caller has taken. For each instance with owed
-    releases (owed.py), the client tries once to connect and to send them.
+    operations in flight. The close also waits for leases, until no lease is left or until nobody
+    releases a lease for GRACE_NS. At the deadline, lockcore releases results that no caller has
+    taken. For each instance with owed releases (owed.py), the client tries once to connect and to
+    send them.
     """
 
     def __init__(self, driver: Connections, drain_s: float) -> None:
@@ -229,7 +230,7 @@ class Drain:
     def _owes(self, now_ns: int) -> bool:
         """True if owed releases may still be sent.
 
-        The client connects to each such instance once.
+        This method tries once to connect to each instance with owed releases.
         """
         owed = [index for index, debts in enumerate(self._engine.members.debts) if debts]
         members = self._engine.members.states

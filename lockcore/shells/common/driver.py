@@ -73,16 +73,16 @@ class LoopDriver(Connections):
     def background(
         self, steps: Generator[Request, int, T], done: Callable[[T], None]
     ) -> Callable[[], object]:
-        """Run steps beside all callers, then call `done` with their value.
+        """Run `steps` in the background, then call `done` with the value of `steps`.
 
         Returns a function that stops the steps. After a stop, `done` is not called.
         """
         raise NotImplementedError
 
     def beside(self, job: Callable[[], object]) -> None:
-        """Run code of the user where it does not delay other callers, because the code may wait.
+        """Run `job` in a place where it may wait without a delay for other callers.
 
-        In an event loop the code cannot wait, so it runs at once.
+        `job` calls code of the user. In an event loop this code cannot wait, so `job` runs at once.
         """
         job()
 
@@ -101,7 +101,7 @@ class LoopDriver(Connections):
         return True
 
     def check_home(self) -> None:
-        """Check the same as `check_usable`, and also check the thread or loop of the caller.
+        """Make the checks of `check_usable`, and also check the thread or loop of the caller.
 
         Raises CannotWaitError if the Redlock cannot be used in this thread or loop.
         """
@@ -214,10 +214,10 @@ class LoopDriver(Connections):
         self._tick_by(self.engine.next_tick_ns(now_ns, self._slack_ns()), now_ns)
 
     def _slack_ns(self) -> int:
-        """The longest delay (ns) of a tick for a turn that waits (`Engine.next_tick_ns`).
+        """The longest time (ns) by which a turn may be late (`Engine.next_tick_ns`).
 
-        If many replies are missing, the next reply comes early enough to serve the turn. Then the
-        turn's command leaves together with other commands.
+        If many replies are missing, a turn that is due waits for the next reply. The turn's command
+        then leaves together with other commands. If few replies are missing, the result is 0.
         """
         return 0 if await_few(self.engine.voters, FEW) else SLACK_NS
 
@@ -278,7 +278,7 @@ class LoopDriver(Connections):
         self._wake_later()
 
     def release_interrupted(self, lease: object) -> None:
-        """Send a release to every instance later, because an interrupt may have stopped it."""
+        """Release `lease` again later, because an interrupt may have stopped the release."""
         self.interrupted()
         if isinstance(lease, Lease) and isinstance(lease.round, SetRound):
             self.engine.clean_up(lease.round)
@@ -316,13 +316,13 @@ class LoopDriver(Connections):
             raise InstanceClosedError("all instances", "this Redlock is closed")
 
     def check_open(self) -> None:
-        """Check the same as `check_usable`, and also raise once the close has begun."""
+        """Make the checks of `check_usable`. Raises InstanceClosedError if the close has begun."""
         self.check_usable()
         if self.engine.retired:
             raise InstanceClosedError("all instances", "this Redlock is closed")
 
     def keep(self, keeper: KeepAlive) -> None:
-        """Extend the keeper's lease in the background until it is stopped, released or gone."""
+        """Extend the keeper's lease in the background."""
         self.check_home()
         self.check_open()
         token = keeper.lease.owner_token

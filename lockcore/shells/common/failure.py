@@ -6,11 +6,11 @@ Rules: this is the only place that explains a failure to connect, for the lock a
 observation is a server's reply, an errno, a TLS alert, or received bytes. The observations become a
 list of symptoms, with the most specific symptom first. The explanation comes from the first symptom
 that has a row in `FAILURES`. An explanation never guesses. For example, it recommends TLS only if
-the peer spoke TLS. A foreign text is quoted only if no row matches it. The quotation is one short
-line, and never contains a secret. A row of `FAILURES` copies only the parts of a text that its
-pattern names, and these parts cannot contain a password. Only the row `speech OTHER` quotes the
-first line that the peer sent. The row leaves this line out if the peer's first bytes contain a
-secret.
+the peer spoke TLS. A whole foreign text is quoted only if no row matches it. The quotation is one
+short line, and never contains a secret. If a row of `FAILURES` matches, the explanation quotes only
+the parts of the text that the row's pattern selects. These parts cannot contain a password. Only
+the row `speech OTHER` quotes the first line that the peer sent. The row leaves this line out if the
+peer's first bytes contain a secret.
 """
 
 import errno
@@ -324,9 +324,10 @@ def failure_of(
 
 
 def is_unexplained(target: InstanceTarget, error: BaseException, heard: bytes = b"") -> bool:
-    """True if new connections to the peer (peer.py) may find the cause.
+    """True if an examination of the peer (peer.py) may find the cause.
 
-    New connections may help if the peer sent no bytes, or bytes of another protocol than Redis.
+    The examination may help if the peer sent no bytes, or if its bytes are not of the Redis
+    protocol.
     """
     first = next(_symptoms(target, error, heard, None), "")
     return not (
@@ -337,7 +338,10 @@ def is_unexplained(target: InstanceTarget, error: BaseException, heard: bytes = 
 def _known(
     target: InstanceTarget, error: BaseException, heard: bytes, peer: Peer | None
 ) -> Failure | None:
-    """The row of the first symptom that has a row, or None."""
+    """The row of `FAILURES` for the first symptom that has a row.
+
+    The result is None if there is no such symptom.
+    """
     prefix = target.key_prefix
     facts = {
         "prefix": prefix,
@@ -436,7 +440,10 @@ def _is_reply(error: BaseException) -> bool:
 
 
 def _of_files(target: InstanceTarget) -> Failure | None:
-    """The failure of the first TLS option in the URL that cannot be used, or None."""
+    """The failure of the first TLS option that cannot be used.
+
+    The result is None if every option can be used.
+    """
     options = {name: text for name, text in target.options.items() if isinstance(text, str)}
     for option in ("ssl_ca_certs", "ssl_ca_path", "ssl_certfile", "ssl_keyfile"):
         try:
@@ -483,7 +490,8 @@ def _line(target: InstanceTarget, heard: bytes) -> str:
 def _quoted(target: InstanceTarget, error: BaseException, what: str) -> str:
     """Quote, in one line, an error for which `FAILURES` has no row.
 
-    If the text has a secret, only the error code is quoted, which is the first word of the text.
+    If the text has a secret, only the error code is quoted. The error code is the first word of the
+    text. If this word is no code, the name of the exception is quoted.
     """
     text = " ".join(str(error).split())
     code = getattr(error, "status_code", None) or text.partition(" ")[0]

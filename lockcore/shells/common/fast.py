@@ -95,15 +95,16 @@ class Wire:
             self.want_write(False)
 
     def receive(self) -> list[bytes]:
-        """Read the received bytes, READ_BYTES or a little more. The list may be empty.
+        """Read received bytes, but not much more than READ_BYTES. The list may be empty.
 
         Raises OSError when the connection has ended. A plain socket is read once. A TLS socket
         gives one record (16 KiB at most) per call, so it is read several times. The method stops
         reading before the socket is empty, because an instance may send faster than this process
-        decrypts. Such an instance would block the loop for seconds and take hundreds of megabytes.
-        Bytes that are left in the kernel wake the loop again, so they are read in the next pass,
-        after the other instances. But a poll does not report bytes that the TLS layer has already
-        decrypted (`pending`). These bytes are the rest of one record, so they are read now.
+        decrypts. Otherwise such a fast instance would block the loop for seconds and fill hundreds
+        of megabytes of memory. Bytes that are left in the kernel wake the loop again, so they are
+        read in the next pass, after the other instances. But a poll does not report bytes that the
+        TLS layer has already decrypted (`pending`). These bytes are the rest of one record, so they
+        are read now.
         """
         chunks: list[bytes] = []
         room = READ_BYTES
@@ -132,8 +133,9 @@ class Wire:
         return self.sock.getsockopt(SOL_SOCKET, SO_ERROR)
 
     def close(self, *, hard: bool = False) -> None:
-        """Close the socket. With `hard` the socket is reset, and the kernel drops the unsent
-        bytes.
+        """Close the socket.
+
+        If `hard` is True, the socket is reset, and the kernel drops the unsent bytes.
         """
         if hard:
             with suppress(OSError):

@@ -3,15 +3,16 @@
 Input: the address and the credentials of an instance. Output: a socket and the facts about the
 server.
 
-Rules: redis-py does TLS, AUTH, ACL users, SELECT and unix sockets. The retries of redis-py are off,
-because a repeated SET NX would take its own success for a refusal. The handshake asks the instance
-to report flushes of keys (RESP3, CLIENT TRACKING). Such a report arrives on the same connection
-before all later replies. So the client knows of a flush before it counts a later vote. The
-handshake also reads the facts about the instance. `failure.py` explains failures, and no message
-has a password. The whole handshake takes at most `connect_timeout_s`, except for the resolver,
-which cannot be interrupted. If the first contact fails and the peer gives no reason, `peer.py` may
-take one more second. The handshake blocks. So a shell runs the handshake where code may block (a
-thread, an executor, a greenlet of a patched process).
+Rules: redis-py does TLS, AUTH, ACL users, SELECT and unix sockets. The retries of redis-py are off.
+If redis-py repeated a successful SET NX, the instance would refuse the second SET. The handshake
+asks the instance to report flushes of keys (RESP3, CLIENT TRACKING). Such a report arrives on the
+same connection before all later replies. So the client learns of a flush before it counts any vote
+that followed the flush. The handshake also reads the facts about the instance. `failure.py`
+explains failures, and no message contains a password. The whole handshake takes at most
+`connect_timeout_s`, except for the resolver, which cannot be interrupted. If the first contact
+fails and the peer gives no reason, `peer.py` may take one more second. The handshake blocks. So a
+shell runs the handshake where code may block (a thread, an executor, a greenlet of a patched
+process).
 """
 
 import _socket
@@ -142,7 +143,7 @@ def _ask(connection: HandshakeConnection, *arguments: str | bytes) -> Any:
 def _tells(connection: HandshakeConnection) -> bool:
     """True if the server reports flushes of keys on this connection from now on.
 
-    Because of OPTIN, the server reports no other changes of keys.
+    The option OPTIN prevents reports about other changes of keys.
     """
     try:
         if not isinstance(_ask(connection, "HELLO", "3"), dict):
@@ -238,10 +239,10 @@ def _works(connection: HandshakeConnection, *arguments: str | bytes) -> bool:
 
 
 def _is_forbidden(error: ResponseError) -> bool:
-    """True if the user may not run the command at all.
+    """True if the user may not run the command on any key.
 
-    An error about the key of the probe does not count, because the user may run the command on
-    other keys.
+    If the error only concerns the key of the probe, the result is False. The user may still run the
+    command on other keys.
     """
     return isinstance(error, NoPermissionError) and " run " in str(error)
 

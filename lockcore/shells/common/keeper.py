@@ -4,11 +4,12 @@ Input: a lease. Output: a handle with the newest lease, or with the reason why t
 
 Pure. This file is not compiled, because it is on no hot path and applications use its class.
 
-Rules: as soon as a keeper ends, it calls the holder's callback, and after that the observer. The
-callback is also called if the end of the lease, a cancelled task or a bug of lockcore ended the
-keeper. The callback is not called after `stop`, a release or a close. If the callback raises,
-Python prints the exception. In a forked child nothing is called, because the lease still belongs to
-the parent. The `error` of the child's handle says that the process was forked (`forked`).
+Rules: as soon as a keeper ends, it calls the holder's callback. Then it reports the end to the
+observer. The callback is also called if the end of the lease, a cancelled task or a bug of lockcore
+ended the keeper. The callback is not called after `stop`, a release or a close. If the callback
+raises, Python prints the exception. In a forked child nothing is called, because the lease still
+belongs to the parent. The `error` of the child's handle says that the process was forked
+(`forked`).
 """
 
 from collections.abc import Callable, Generator
@@ -39,7 +40,7 @@ class KeepAlive:
 
     `stopped` is True once the keeper has ended. A keeper ends after `stop`, a release, a close or
     its last extension, and when the lease is gone. `error` is the exception that ended the keeper,
-    or None. With an `error`, `gone` is UNREACHABLE, and the lease lasts until
+    or None. If there is an `error`, `gone` is UNREACHABLE, and the lease lasts until
     `lease.valid_until_ns`. In a forked child `error` is a ForeignProcessError, because only the
     parent extends the lease. `tell_extended` and `tell_gone` report to the Redlock's observer.
     """
@@ -84,7 +85,7 @@ class KeepAlive:
         self.renewals += 1
 
     def ended(self, denied: Denied) -> None:
-        """End the keeper with `denied`. If the keeper has not stopped before, report the end.
+        """End the keeper with `denied`. Report the end, unless the keeper was stopped before.
 
         The lease is gone, or this keeper cannot extend it any more.
         """
@@ -160,9 +161,9 @@ def keeper_steps(keeper: KeepAlive, engine: Engine) -> Generator[Request, int, D
 def _extensions(keeper: KeepAlive, engine: Engine) -> Generator[Request, int, Denied]:
     """Extend the lease when it is due.
 
-    If an extension reaches too few instances, it is tried again after a tenth of the period, while
-    the lease is still valid. Nothing is sent after the end of the lease. An extension by other code
-    only moves the time of the next extension.
+    If an extension reaches too few instances, the keeper tries again after a tenth of `every_ms`.
+    Nothing is sent after the end of the lease. An extension by other code only moves the time of
+    the next extension.
     """
     lease = keeper.lease
     every_ns = int(keeper.every_ms * NS_PER_MS)

@@ -108,7 +108,7 @@ def is_uvloop(loop: asyncio.AbstractEventLoop) -> bool:
 def whole_ms_s(delay_ns: int) -> float:
     """Convert `delay_ns` to s, rounded up to a whole ms.
 
-    uvloop rounds delays to ms. If it rounded down, the timer would fire early, and the code would
-    have to wait again.
+    In uvloop every delay is a whole number of ms. If a delay were rounded down, the timer would
+    fire early, and the code would have to wait again.
     """
     return max(0, -(-delay_ns // NS_PER_MS)) / 1000

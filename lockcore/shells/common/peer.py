@@ -43,7 +43,8 @@ class Speech(Enum):
 class Peer:
     """The observed peer.
 
-    `heard` has the first bytes that it sent. `alert` is OpenSSL's name of a TLS alert.
+    `heard` has the first bytes that the peer sent. `alert` is OpenSSL's name for the peer's TLS
+    alert, or "".
     """
 
     speech: Speech
@@ -52,7 +53,7 @@ class Peer:
 
 
 def speech_of(heard: bytes) -> Speech | None:
-    """The protocol of a peer that sent the bytes `heard` first, or None if there are no bytes."""
+    """The protocol of a peer whose first bytes are `heard`, or None if `heard` is empty."""
     if not heard:
         return None
     if heard.startswith(TLS_RECORDS):
@@ -144,8 +145,8 @@ def _tls_end(target: InstanceTarget, end_s: float) -> Peer:
     """The result of a TLS handshake with a peer that may refuse the connection.
 
     A server that requires a client certificate reports this in its last record, after the
-    handshake. If this side had sent data, a reset could destroy that record. So this function sends
-    no data.
+    handshake. If this function sent data, a reset of the connection could destroy the last record.
+    So the function sends no data.
     """
     try:
         with closing(_connected(target, end_s)) as peer, _unverified().wrap_socket(peer) as secure:

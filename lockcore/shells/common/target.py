@@ -1,6 +1,6 @@
 """One instance that a lock connects to.
 
-Input: a URL. Output: a target with a public address, which opens connections.
+Input: a URL. Output: a target. The target has an address without secrets, and it opens connections.
 
 Rules: `url.py` reads the URL. lockcore itself decides retries, protocol and time-outs, even if the
 URL has options for them. Foreign texts about the instance pass through the mask of its target
@@ -59,7 +59,7 @@ class HandshakeConnection(Protocol):
     heard: bytearray
 
     def connect(self) -> None:
-        """Connect, with TLS, AUTH and the client's name as the options say."""
+        """Connect. The options decide on TLS, AUTH and the client's name."""
 
     def disconnect(self) -> None:
         """Close the connection."""

@@ -1,11 +1,12 @@
 """Reads the URL of one instance.
 
-Input: a URL. Output: its scheme, place and options, or one sentence that says what is wrong.
+Input: a URL. Output: the scheme, the place and the options of the URL, or one sentence about the
+mistake.
 
 Rules: lockcore reads the options of a URL that `READ` lists. lockcore ignores the options in
 `IGNORED`, because it decides these values itself, and it warns the caller. lockcore refuses every
 other option. redis-py gets only options that lockcore has read, so the user never sees another
-library's error texts. Schemes may have upper-case letters. No sentence has a password.
+library's error texts. Schemes may have upper-case letters. No sentence contains a password.
 """
 
 import difflib
@@ -99,7 +100,7 @@ def _matching(pattern: str) -> Callable[[str], str]:
 
 
 def _chosen(values: Mapping[str, OptionValue]) -> Callable[[str], OptionValue]:
-    """A function that accepts only the words in `values` and returns their values."""
+    """A function that takes one of the words in `values` and returns the word's value."""
     return lambda text: values[text.lower()]
 
 

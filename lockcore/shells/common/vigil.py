@@ -1,6 +1,7 @@
 """Decides whether a loop stays awake until a reply arrives.
 
-Input: a send, or the end of a pass. Output: whether the loop looks again or sleeps.
+Input: the times of sends, and the ends of the loop's passes. Output: the decision whether the loop
+looks again or sleeps.
 
 Rules: a sleeping loop runs again about 30 µs after the reply has arrived. A nearby server replies
 in less time. So the loop stays awake for a moment and looks for the reply
@@ -30,7 +31,7 @@ MOST_SKIPPED = 1024
 # single instance and more than one core. With a far server, a vigil would cost 60 µs of CPU per
 # round. Because the pauses double, the cost is only 0.06 µs.
 class Vigil:
-    """Keeps one loop awake for a short time, which is called a vigil.
+    """Keeps one loop awake for a short time. Such a time is called a vigil.
 
     `is_kept` is True during a vigil.
     """

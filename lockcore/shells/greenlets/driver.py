@@ -103,7 +103,7 @@ class GreenletDriver(LoopDriver):
             raise CannotWaitError("in a thread that did not connect this Redlock")
 
     def check_caller(self) -> None:
-        """Check the same as `check_home`, and also raise in a place where no greenlet can wait."""
+        """Make the checks of `check_home`. Raises CannotWaitError if no greenlet can wait here."""
         self.check_home()
         if getcurrent() is self._hub:
             raise CannotWaitError(
@@ -118,7 +118,7 @@ class GreenletDriver(LoopDriver):
     def background(
         self, steps: Generator[Request, int, T], done: Callable[[T], None]
     ) -> Callable[[], object]:
-        """Run steps in a separate greenlet, then call `done` with their value.
+        """Run `steps` in a separate greenlet, then call `done` with the value of `steps`.
 
         Returns a function that stops the steps.
         """

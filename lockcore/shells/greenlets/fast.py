@@ -1,6 +1,6 @@
 """Acquires and releases locks in a greenlet.
 
-A resource becomes a lease, and a release of the lease becomes an outcome.
+An acquire returns a lease for a resource. A release of the lease returns an outcome.
 
 This file is compiled, so it follows the rules of docs/lockcore/compiled.md. For this reason,
 functions of other modules are stored as attributes, and no `finally` uses a variable that its `try`

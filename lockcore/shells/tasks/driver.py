@@ -156,7 +156,7 @@ class AsyncDriver(LoopedDriver):
     def background(
         self, steps: Generator[Request, int, T], done: Callable[[T], None]
     ) -> Callable[[], object]:
-        """Run steps in a separate task, then call `done` with their value.
+        """Run `steps` in a separate task, then call `done` with the value of `steps`.
 
         Returns a function that stops the steps.
         """

@@ -1,6 +1,6 @@
 """The hot path of tasks.
 
-A resource becomes a round, and a settled round steps its task at once.
+An acquire makes a round for a resource. When the round is settled, its task runs at once.
 
 This file is compiled, so it follows the rules of docs/lockcore/compiled.md. For this reason, the
 code calls seats without a look-up by name, and stores functions of other modules as attributes.
@@ -34,7 +34,7 @@ COMPILED: Final = not __file__.endswith(".py")
 
 
 def knows(future: object) -> bool:
-    """True if futures like this one have the private parts that a seat needs."""
+    """True if `future` has the private parts that a seat needs."""
     return all(hasattr(future, name) for name in PRIVATE)
 
 
@@ -152,10 +152,10 @@ class Seats:
 
 
 def step_all(engine: Core, *, at_once: bool) -> None:
-    """Wake the callers of all settled rounds, as `hand_out` (awaited.py) does, but at seats.
+    """Wake the callers of all settled rounds. The callers wait at seats.
 
-    This copy of the code exists, because `hand_out` would call a function by its name for each
-    caller. That call would cost 2 % of the CPU of a lease.
+    This function is a copy of `hand_out` (awaited.py), because `hand_out` would call a function by
+    its name for each caller. That call would cost 2 % of the CPU of a lease.
     """
     try:
         while (waiter := next_waiter(engine)) is not None:

@@ -46,7 +46,7 @@ class Call:
     """An operation of a thread.
 
     `take` returns the value of the operation if the operation is `over`, and an `Offer` if it is
-    not. The call runs `wake` when `take` has something to return. `undo` releases a value that no
+    not. The call runs `wake` as soon as `take` can return a value. `undo` releases a value that no
     caller will use, and only an acquire has an `undo`.
     """
 

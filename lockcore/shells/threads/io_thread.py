@@ -4,9 +4,9 @@ Its event loop runs the jobs of other threads.
 
 Rules: only the I/O thread uses the engine. A caller rings a bell to wake the I/O thread. The caller
 need not ring if another caller has rung since the inbox was last empty. A ring releases the GIL and
-may cost time. So a caller with an offered lease rings before it reads the clock. After it has read
-the clock, the caller leaves its decision without a ring, and the I/O thread looks for this message
-regularly. The thread is a daemon, so it does not delay an exit of the process.
+may cost time. So a caller with an offered lease rings before it reads the clock. After the caller
+has read the clock, it puts its decision into the inbox without a ring. The I/O thread regularly
+looks for such messages. The thread is a daemon, so it does not delay an exit of the process.
 """
 
 import asyncio
@@ -82,7 +82,7 @@ class IoDriver(LoopedDriver):
                 raise
 
     def _leave(self, message: Callable[[], object]) -> None:
-        """Leave a message without a ring. `_expect` was posted before."""
+        """Put a message into the inbox without a ring. `_expect` was posted before."""
         self._inbox.append(partial(self._hear, message))
 
     def _ring(self) -> None:
