@@ -55,7 +55,7 @@ def _spoken() -> list[tuple[Word, list[str]]]:
 def put_between_marks(path: Path, mark: str, text: str) -> None:
     """Replace the text between the marks in `path`.
 
-    Raises EnvironmentNotReadyError if the file has no such marks.
+    Raises EnvironmentNotReadyError if the file does not contain both marks.
     """
     begin, end = (f"<!-- {mark}: {which} -->" for which in ("begin", "end"))
     with writing(path, "name another file"):

@@ -69,10 +69,10 @@ class LockJudge:
         is a function that takes a name and returns a context manager. The second kind is an object
         with acquire(name) and release(name). Both kinds may be asynchronous.
 
-        `rows` has the names of the rows to judge. The row for contention always runs, because a
-        good verdict needs it. If a name is wrong, the error message lists all rows. If `quick` is
-        true, each row is judged only once, with a short load. `terms` are options of the command,
-        such as instances=3, capacity=5, shared=True.
+        `rows` has the names of the rows to judge. lockbench always judges the row for contention,
+        because the verdict HOLDS requires this row. If a name is wrong, the error message lists all
+        rows. If `quick` is true, each row is judged only once, with a short load. `terms` are
+        options of the command, such as instances=3, capacity=5, shared=True.
         """
         from bench.experiments.judge.experiment import run_judge
         from bench.experiments.judge.plan import plan_of
@@ -198,8 +198,8 @@ def lock_benchmark(benchmark: Callable[..., object]) -> Callable[[OwnLock], None
 def _shown(line: str) -> str:
     """Return the line in characters that the screen can show.
 
-    pytest replaces stdout, but its output goes to the original stdout. Therefore this function uses
-    the encoding of the original stdout.
+    pytest replaces `sys.stdout`, but it prints its own output to the original stdout. Therefore
+    this function uses the encoding of the original stdout.
     """
     from bench.screen import clean, fit
 

@@ -1,7 +1,7 @@
 """A table of all questions that lockbench answers.
 
-The program reads its commands from this table, and the report finds the answer for each kind of
-result in it.
+The program reads its commands from this table. The report uses the table to find the `Answer` for
+each kind of result.
 """
 
 from __future__ import annotations

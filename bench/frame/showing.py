@@ -68,7 +68,7 @@ def write_outputs(outputs: Outputs, sheet: Sheet, suite: Suite) -> None:
 
 
 def named(suite: Suite) -> Suite:
-    """Return `suite` with the name and the mark of the current command."""
+    """Return a copy of `suite` that has the name and the mark of the current command."""
     context = click.get_current_context(silent=True)
     name, mark = identity_of(context.params) if context else ("", "")
     return replace(suite, name=name or suite.properties.get("recipe", ""), mark=mark)
@@ -141,8 +141,9 @@ def result_folder(requested: Path | None, command: str, run_id: str) -> tuple[Pa
     """Return the path of a new folder, and a list of all folders that must be made for this path.
 
     The path is `requested`, or results/<UTC time>-<command>-<run id>. The deepest folder comes
-    first in the list. As a test, the function makes the folders and removes them again. Raises
-    EnvironmentNotReadyError.
+    first in the list. To check that the folders can be made, the function makes them and then
+    removes them. Raises EnvironmentNotReadyError if the new folder exists already or cannot be
+    made.
     """
     now = datetime.datetime.now(datetime.UTC)
     folder = requested or Path("results") / f"{now:%Y%m%d-%H%M%S}-{command}-{run_id}"

@@ -1,15 +1,17 @@
 """Derives the verdict on one run from its sections, from parts that ended early, and from the
 user's limits.
 
-The rules of the verdict are:
-- `judge_result` judges new runs and stored runs in the same way. It ignores the verdict word in a
-  stored run. Other code only compares this word with the new verdict.
-- If a run is invalid, its figures do not count. Only its violations count, because violations are
-  certain.
-- A run is invalid if the recipe raised exceptions too often. An operation that raised an exception
-  has no figures. So all figures cover only a part of the operations.
-- If there is no reason for another verdict, the safety word UNKNOWN or NOT TESTED becomes the
-  verdict. Neither word counts as a success.
+Rules
+- `judge_result` judges new runs and stored runs in the same way. If a run is stored, `judge_result`
+  ignores the stored verdict word. Other code compares the stored word with the new word.
+- If a run is invalid, its verdict is INVALID or VIOLATED. The verdict can be VIOLATED, because a
+  violation is certain even in an invalid run. No other figure of an invalid run affects the
+  verdict.
+- A run is invalid if the recipe raised exceptions too often. The figures do not include an
+  operation that raised an exception. With many exceptions, the figures would describe only a part
+  of the operations.
+- If the safety word is UNKNOWN or NOT TESTED, and there is no reason for another verdict, the
+  safety word becomes the verdict. A run with the verdict UNKNOWN or NOT TESTED is not a success.
 - If Ctrl-C interrupted a run, the run never gets a good verdict.
 """
 
@@ -39,7 +41,8 @@ def judge_result(result: RunResult) -> Verdict:
 
 
 def earned(result: RunResult) -> RunResult:
-    """Return `result` with the verdict and the judged limits that follow from its other sections.
+    """Return a copy of `result` with a new verdict and newly judged limits. The function computes
+    both from the other sections of `result`.
 
     Raises UsageError if a limit names a figure that this version does not know.
     """
@@ -50,9 +53,9 @@ def earned(result: RunResult) -> RunResult:
 def judge_limits(
     figures: Figures, breaks: Sequence[str], limits: Sequence[str] | None = None
 ) -> list[JudgedThreshold]:
-    """Judge every limit on these figures.
+    """Compare `figures` with the limits, and return each limit together with its verdict.
 
-    If `limits` is None, judge the limits that the stored result names. Raises UsageError if a limit
+    If `limits` is None, use the limits that the stored result names. Raises UsageError if a limit
     names a figure that this version does not know.
     """
     if limits is None:
@@ -64,8 +67,8 @@ def judge_limits(
 def breaks_of(result: RunResult) -> tuple[str, ...]:
     """Return sentences about parts of the run that ended early or did not take place.
 
-    The section `limits` of the result adds further reasons why no figure counts, such as a CPU
-    quota that stopped the run at times.
+    The function adds sentences from the section `limits` of the result. For example, such a
+    sentence says that the CPU quota throttled the container too often.
     """
     return tuple(dict.fromkeys((*result.breaks, *result.limits.invalidities())))
 
@@ -114,7 +117,8 @@ def judge_run(
 
 
 def invalidities(measured: Figures, deaths: Sequence[str]) -> list[str]:
-    """Return the reasons why no figure of this run counts. The list is empty if the figures count.
+    """Return the reasons why the figures of this run are worthless. If there is no such reason, the
+    list is empty.
 
     `deaths` holds sentences about parts of the run that ended early.
     """
@@ -131,8 +135,9 @@ def _raised(exceptions: Exceptions) -> list[str]:
     """Return a list with one sentence if the recipe raised exceptions too often. Otherwise the list
     is empty.
 
-    If an acquire raised an exception, the run has no record of this acquire, and its caller paused.
-    So too many exceptions make the latencies, the shares and the load wrong.
+    If an acquire raises an exception, the run has no record of this acquire, and the caller waits
+    before its next operation. So too many exceptions make the latencies, the shares and the load
+    wrong.
     """
     raised = exceptions.raised
     operations = exceptions.operations
@@ -166,7 +171,8 @@ def _nothing_granted(measured: Figures) -> list[str]:
     lease. Otherwise the list is empty.
 
     The outcomes count the acquires that were due in the window. The rate counts the grants that
-    happened in the window. After a long queue these two counts differ.
+    happened in the window. If the queue is long, a grant in the window may belong to an acquire
+    that was due before the window.
     """
     if measured.outcomes.acquired:
         return []

@@ -1,13 +1,14 @@
 """Reads a limit on one figure, such as `acquire.p99 < 5ms`, and judges it. A limit passes, fails or
 is inconclusive.
 
-These rules apply in addition to the section "Which side is judged" of the README:
+This list has three rules. The section "Which side is judged" of the README has more rules.
 - The name of a figure is its path in `Measured`, so every figure has a name. The user may leave out
   `latency_s.` and may write p99.9 for p999. A field may define a shorter name.
-- If the offered rate was not sustained, the measured latency is the latency of a growing queue. A
-  limit on such a latency can fail but cannot pass.
-- The verdict VALID on the load generator depends only on the p99 of its lateness. A limit may use
-  another percentile. If the timer was too late at this percentile, the limit is inconclusive.
+- If the offered rate was not sustained, the measured latency is the latency of a growing queue. In
+  this case, a limit on a latency can fail, but it cannot pass.
+- The load generator can be VALID although its lateness beyond the p99 is high. A limit may use
+  another percentile, such as p99.9. If the generator's timer was too late at that percentile, the
+  limit is inconclusive.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -61,8 +62,8 @@ def find_metric(name: str) -> Metric:
 def metrics(kind: type[Section] = Measured) -> Mapping[str, Metric]:
     """Return every metric of a section, as a mapping from full paths to metrics.
 
-    Every number in the section and in its inner sections is a metric. The duration and the figures
-    over time are not metrics.
+    Every number in the section and in its inner sections is a metric. There are two exceptions:
+    `duration_s` and the fields of `over_time` are not metrics.
     """
     by_path = {}
     for field in fields_in(kind):
@@ -77,8 +78,8 @@ def metrics(kind: type[Section] = Measured) -> Mapping[str, Metric]:
 
 
 def shown_at(*places: str, kind: type[Section] = Measured) -> list[Metric]:
-    """Return the metrics that lockbench shows in one of these places, such as "several" (a
-    comparison of several runs).
+    """Return the metrics that lockbench shows in at least one of `places`. For example, the place
+    "several" is a comparison of several runs.
     """
     return [metric for metric in metrics(kind).values() if set(places) & set(metric.shown)]
 
@@ -122,8 +123,8 @@ class Threshold:
     def judge(self, result: Figures, void: Sequence[str] = ()) -> JudgedThreshold:
         """Judge the limit on this result.
 
-        `void` holds the reasons why no figure of the run counts. If the figures count, `void` is
-        empty.
+        `void` lists the reasons why the figures of the run are worthless. If there is no such
+        reason, `void` is empty.
         """
         value = self.metric.value(result)
         holds = value is not None and OPERATORS[self.operator](value, self.limit)
@@ -279,10 +280,11 @@ _OF_LOAD = (
 
 
 def _gap_doubt(threshold: Threshold, result: Figures) -> str:
-    """Return the reason why the load generator may be the only cause of a failed limit, or "".
+    """Return a sentence if gaps of the load generator may be the only cause of a failed limit.
+    Otherwise return "".
 
-    The function may be called only for a limit that the measured value breaks. The reason is that a
-    load process was away for some time, and that this gap affected acquires.
+    Call this function only if the measured value breaks the limit. The sentence says how long a
+    load process did not run, and how many acquires this gap affected.
     """
     generator = result.generator
     path = threshold.metric.path
@@ -304,14 +306,18 @@ def beyond_for_certain(threshold: Threshold, result: Figures) -> bool:
     """Return whether a percentile is certainly beyond its limit.
 
     The function makes two assumptions in favour of the lock. First, it ignores every operation that
-    a gap of the load generator affected. Second, it assumes that every other operation was shorter
-    by the delay that the generator may have added. The percentile is certainly beyond its limit if
-    it is beyond the limit even under these assumptions.
+    a gap of the load generator affected. Second, it subtracts from every other operation the delay
+    that the generator may have added. The percentile is certainly beyond its limit if it is beyond
+    the limit even under these assumptions.
 
-    For a delay d, the function computes the share of operations that took longer than limit + d. It
-    subtracts the share of operations that the generator delayed by more than d. If this difference
-    is larger than the percentile allows, for at least one d, the result is True. The largest
-    lateness of the run is one of the tested values of d.
+    The scheduler can delay an operation. In an open loop, the timer can also delay it. The function
+    tests several values of a delay d. For each value, it computes the share of operations that
+    exceeded the limit by more than d. In an open loop, an operation must exceed the limit by more
+    than 2d. From this share, it subtracts the share of operations that the scheduler delayed by
+    more than d. In an open loop, it also subtracts the share that the timer delayed by more than d.
+    The result is True if at least one d meets two conditions. The difference is above the share
+    that the percentile allows, and at least `SAMPLES_BEYOND` operations exceeded the limit by this
+    much. The largest lateness of the run is one of the tested values of d.
     """
     path = threshold.metric.path
     generator = result.generator

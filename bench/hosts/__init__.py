@@ -1,5 +1,5 @@
-"""Load from several hosts. The leader collects the data of workers on other hosts in one run
-folder.
+"""Load from several hosts. Workers on other hosts send their data to the leader. The leader stores
+the data of all workers in one folder.
 
 See the README beside this file.
 """

@@ -61,9 +61,10 @@ logger = logging.getLogger(__name__)
 class HistoryQuestion(TypedDict, total=False):
     """A question from the leader, as a dict that Locust can send.
 
-    `name` is FOLDED, PACKED or the name of a file. If `name` is a file, `at` is the offset of the
-    requested piece in bytes. If `name` is PACKED, `at` is the number of buckets to pack. Only a
-    FOLDED question has `window_ns` and `budget`, which `_folded` explains.
+    `name` is FOLDED, PACKED or the name of a file. In a question about a file, `at` is the offset
+    of the requested piece in bytes. In a PACKED question, `at` is the number of buckets that the
+    worker must pack. Only a FOLDED question has the keys `window_ns` and `budget`, which `_folded`
+    explains.
     """
 
     name: str
@@ -75,11 +76,11 @@ class HistoryQuestion(TypedDict, total=False):
 class HistoryAnswer(TypedDict, total=False):
     """A worker's answer. The message also repeats the keys of the question.
 
-    `failed` is the reason why the worker cannot answer. If an answer has `failed`, it has none of
-    the other keys. An answer to FOLDED has `fits` and `counts`. `fits` is how many buckets fit into
-    the budget, and `counts` is the number of records in each bucket. An answer to PACKED has
-    `files` and `notes`. `files` has the size of each file in bytes, and `notes` has the worker's
-    notes. `bytes` is a piece of a file.
+    `failed` is the reason why the worker cannot answer. If an answer has the key `failed`, it has
+    none of the following keys. An answer to a FOLDED question has the keys `fits` and `counts`.
+    `fits` is how many buckets fit into the budget, and `counts` is the number of records in each
+    bucket. An answer to a PACKED question has the keys `files` and `notes`. `files` has the size of
+    each file in bytes, and `notes` has the worker's notes. `bytes` is a piece of a file.
     """
 
     failed: str
@@ -191,8 +192,8 @@ class Away:
         """End this process when its leader is gone.
 
         The loop counts the checks that found no new message, and it does not measure time. If this
-        process is stopped and then continues, the leader's messages may still be unread. A time
-        limit would then end the process by mistake.
+        process is stopped and then continues, the leader's messages may still be unread. If the
+        loop measured time, it would then end this process although the leader is alive.
         """
         heard = -1
         in_vain = 0

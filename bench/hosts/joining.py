@@ -1,5 +1,5 @@
-"""How a worker joins its leader. The worker waits until a leader answers, then starts Locust, and
-returns Locust's exit code.
+"""Lets a worker process join its leader. The worker waits until a leader answers, then starts
+Locust, and returns Locust's exit code.
 
 Locust starts only after a leader has answered. Without a leader, Locust would try for five minutes
 and print many lines. The worker ends when it receives a signal, or if no leader gives it a run in
@@ -137,9 +137,9 @@ def followed(
 ) -> int:
     """Wait until a Locust process ends, and return its exit code.
 
-    `over_s` is a deadline on the clock `time.monotonic`. If the process has received no run at the
-    deadline, the function ends the process and returns 0. The process must have its own process
-    group.
+    `over_s` is a deadline on the clock `time.monotonic`. If the leader has not given the process a
+    run by this deadline, the function ends the process and returns 0. The process must have its own
+    process group.
     """
     sent = 0
     while process.poll() is None:

@@ -1,20 +1,22 @@
-"""The leader's view of workers on other hosts. It writes their clocks, notes and histories into the
-run's folder.
+"""The leader's view of workers on other hosts. The module writes the clock readings, the notes and
+the histories of these workers into the run's folder.
 
 Rules
-- The leader measures a worker's clock with round trips, which also limit the error
-  (measure/clocks.py). First, the leader makes thirty round trips per second. When more round trips
-  bring no shorter round trip, the leader makes only six per second.
+- The leader uses round trips to compare a worker's clock with its own clock. Each round trip gives
+  an upper bound on the error of this comparison (measure/clocks.py). First, the leader makes thirty
+  round trips per second. When no shorter round trip occurs any more, the leader makes only six
+  round trips per second.
 - If a worker's clock has the same name as our clock, the leader assumes that both are the same
-  clock. One contradicting round trip ends this assumption.
+  clock. The leader drops this assumption after the first round trip that contradicts it.
 - The leader converts the times in the workers' notes to our clock and writes the notes into the
   folder.
 - When all workers have finished (ending.py), the leader asks each worker how much of its history
-  fits into the budget. The leader then chooses the number of resources that the workers send. The
-  busiest host decides this number (share.py). The leader fetches the sums of each worker and the
-  records of the chosen resources. It fetches each file in pieces, and requests a lost piece again.
-- If a worker is lost during the fetch, the leader keeps only the worker's notes. The last of these
-  notes has the phase "lost".
+  fits into the budget. The leader then decides which resources the workers send. The budget of the
+  busiest host limits the number of these resources (share.py). The leader fetches the sums of each
+  worker and the records of these resources. It fetches each file in pieces, and requests a lost
+  piece again.
+- If a worker is lost during the fetch, the leader keeps only the worker's notes. In the last note
+  of this worker, the leader sets the phase to "lost".
 - A worker on another host can send only its own files.
 """
 
@@ -129,7 +131,7 @@ class Host:
     def add_trip(self, asked_ns: int, there_ns: int, back_ns: int, slewed_ns: int) -> None:
         """Add a round trip.
 
-        `slewed_ns`: how much further NTP has moved our clock than the worker's clock.
+        `slewed_ns` is NTP's change of our clock minus NTP's change of the worker's clock.
         """
         self.trips.append((asked_ns, there_ns, back_ns, slewed_ns))
         if back_ns - asked_ns < SHORTER * self.shortest_ns:
@@ -210,7 +212,8 @@ class Hosts:
         host.worker = self._runner.get_worker_index(node)
 
     def send_away(self, node: str, name: str) -> bool:
-        """Ask a worker that came too late for the run to leave, and record its name.
+        """Ask a late worker to leave, and record the worker's name. A worker is late if it joins
+        after the run has begun.
 
         Return False if the worker was already asked to leave.
         """
@@ -373,8 +376,8 @@ class Hosts:
             self._give_up(node)
 
     def _give_up(self, node: str) -> None:
-        """Ignore a lost worker from now on. If the worker comes back, it gets the reason in a
-        message."""
+        """Mark a lost worker, so that the leader ignores its later notes. If the worker comes back,
+        it gets the reason in a message."""
         host = self.known.get(node)
         if host is not None:
             host.closed = True

@@ -4,14 +4,14 @@ records of some or all resources.
 - A hash of the resource's number puts each resource into one of `BUCKETS` buckets. Every host uses
   the same hash.
 - If the records of all buckets fit into every host's budget, the workers send all records.
-  Otherwise all workers send the same number of buckets, counted from the first bucket. The budget
-  of the busiest host limits this number. The workers always send the first bucket that is not
-  empty. The first bucket contains resource 0, which is the busiest resource whenever the load is
-  skewed.
+  Otherwise each worker sends the first n buckets, and n is the same for all workers. The budget of
+  the busiest host limits n. The workers always send the first bucket that is not empty. The first
+  bucket contains resource 0. If the load is skewed, resource 0 is the busiest resource.
 - In a packed record, each time is stored as the difference from the previous time in the same
-  record. In a packed column, the first bytes of all values precede the second bytes of all values,
-  and so on. zlib then compresses the bytes at level 1. Differences from the previous record did not
-  make the result smaller. The budget limits the size of the packed data.
+  record. A packed column begins with the first byte of each value. The second byte of each value
+  follows, then the third byte, and so on. zlib then compresses the bytes at level 1. Another format
+  stored the differences between successive records, but its result was not smaller. The budget
+  limits the size of the packed data.
 - The leader does not trust data from another host. Each block states its size, and the leader
   refuses a larger block. The hosts do not exchange pickled objects.
 """

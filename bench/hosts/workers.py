@@ -1,5 +1,5 @@
-"""The workers of a run on several hosts. This module makes one row for each worker, and warnings
-about missing evidence."""
+"""The workers of a run on several hosts. This module makes one row for each worker. It also makes
+warnings about missing evidence."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -44,9 +44,8 @@ class FarCounts:
 
     @property
     def left(self) -> Counter[Who]:
-        """The number of records of each worker that the leader did not fetch because of the budget.
-
-        These records do not count as missing evidence.
+        """For each worker, the number of records that did not fit into the budget. The leader did
+        not fetch these records. lockbench does not treat these records as missing evidence.
         """
         counts = Counter[Who]()
         for who, fold in self.folds.items():

@@ -2,11 +2,13 @@
 sentence.
 
 Rules
-- A result contains many counts twice. For example, the time slices add up to a count, or another
-  count limits it. This module compares the two. If someone changes a count in a stored result, they
-  must also change every figure that depends on this count.
+- Many counts follow from other figures of the same result. For example, a total is the sum of the
+  time slices. This module checks that each such count agrees with the other figures. If someone
+  changes such a count in a stored result, this module finds a contradiction, unless the other
+  figures are changed as well.
 - Most rates, percentiles and costs are not checked, because no safety verdict depends on them.
-  Also, people who test `gate` and `compare` often change one rate or percentile of a stored run.
+  Also, a common way to test `gate` and `compare` is to change one rate or percentile of a stored
+  run.
 - tests/bench/report/test_leaves.py lists every number that is not checked.
 - An unchanged result passes every check. If a run ended early or lost a part of its data, fewer
   checks apply to its result.
@@ -34,8 +36,8 @@ GRACE_S = 2e-3
 
 
 class Bound(NamedTuple):
-    """A figure of a result, and the range that follows from the other figures. If `value` is None,
-    the figure is unknown."""
+    """A figure of a result, and the range in which the figure must lie. The range follows from the
+    other figures of the result. If `value` is None, the figure is unknown."""
 
     place: str
     value: float | None
@@ -94,7 +96,8 @@ def _decoded(text: str) -> Histogram:
 
 
 def _is_whole(result: RunResult) -> bool:
-    """Return True if the run had no interruption, no break and no injected fault."""
+    """Return True if nothing interrupted the run, no part of it ended early, and no fault was
+    injected."""
     return not (result.interrupted or result.breaks or result.faults)
 
 
@@ -391,7 +394,8 @@ def _unlike_slices(result: RunResult) -> Iterator[str]:
 
 
 def _unlike_generator(result: RunResult, histograms: dict[str, Histogram]) -> Iterator[str]:
-    """Yield a sentence if the generator's verdict is better than its figures allow."""
+    """Yield a sentence if the generator's figures require a worse verdict than the stored
+    verdict."""
     own = result.generator
     scenario = result.scenario
     if own.verdict == "INVALID":

@@ -4,7 +4,8 @@ pages, which survive a kill of the worker.
 The worker writes the record of an operation when the operation has ended. Until then, a separate
 page contains the start of the operation. The caller stores the start before it sends the first
 command. If an acquire needs several attempts, the caller also stores the start of each failed
-attempt. The judge needs these starts, because each attempt asked for the resource.
+attempt. The judge needs the start of each attempt, because an attempt can test a lease that another
+caller holds at that time.
 """
 
 import os

@@ -12,8 +12,8 @@ resource and a time into one key.
   `DRIFT`. At any moment, the drift may differ from the measured rate by up to `WANDER`. Therefore
   every round trip gives bounds for every time, and this module uses the tightest bounds.
 - The round trips do not show what NTP does to a clock between two of them. NTP may slew each clock
-  by 500 ppm. `DRIFT` is the sum for both clocks. Therefore the error of a time grows with its
-  distance from the nearest round trip, at the rate `DRIFT`.
+  by 500 ppm. `DRIFT` is twice this rate, because two clocks are compared. Therefore the error of a
+  time grows with its distance from the nearest round trip, at the rate `DRIFT`.
 - If two bounds contradict each other, a clock has stepped. All times between the two round trips
   around the step are unknown (± `LOST_NS`). The step does not change the bounds of any other time.
 """
@@ -74,7 +74,8 @@ class _Stretch:
     # false bounds, the judge could report an overlap that never happened.
     @classmethod
     def of(cls, trips: Integers) -> Self:
-        """Return the stretch of these round trips. Its drift is the smallest that they allow."""
+        """Return a stretch that consists of `trips`. Its bounds use the smallest drift that the
+        round trips allow."""
         rate = 0.0
         drift = DRIFT
         low, high = _tightened(trips, rate, drift)
@@ -161,8 +162,8 @@ class Clock:
 
         Each operation has a row of times. A time of 0 means that the event did not happen.
 
-        The function adds the same number to all most likely times of a row. Therefore it does not
-        change the durations between them.
+        To compute the most likely times, the function adds one number to all times of a row.
+        Therefore the durations between the times of a row stay the same.
         """
         low, high = self.bounds(times)
         happened = times != 0
@@ -184,8 +185,8 @@ def _stretches(rows: Integers) -> Iterator[_Stretch]:
 
 
 def _between(one: _Stretch, two: _Stretch) -> tuple[int, int]:
-    """Return the span of the other host's time in which a clock stepped between two stretches. In
-    this span, our time is unknown."""
+    """Return a span of the other host's time. A clock stepped in this span, between the stretches
+    `one` and `two`. In this span, our time is unknown."""
     last = one.trips[-1].tolist()
     first = two.trips[0].tolist()
     apart = 2 * (first[2] - last[0])
@@ -193,12 +194,13 @@ def _between(one: _Stretch, two: _Stretch) -> tuple[int, int]:
 
 
 def _columns(rows: Integers, drift: float = DRIFT) -> tuple[Integers, Integers, Integers]:
-    """Return three columns, with one number for each round trip.
+    """Return three arrays, each with one number for each round trip.
 
-    The first column is the largest possible drift (ns) between the two clocks since the first round
-    trip. The second column is the lower bound on *our time − their time*, and the third column is
-    the upper bound. The bounds of a round trip use no other round trip. Both bounds exclude the
-    recorded changes by NTP. The bounds also allow for a change by NTP during the round trip.
+    The first array is the largest possible drift (ns) between the two clocks since the first round
+    trip. The second array is the lower bound on *our time − their time*, and the third array is the
+    upper bound. The bounds of each round trip are computed from this round trip alone. The recorded
+    changes by NTP are subtracted from both bounds. The bounds also allow for a change by NTP during
+    the round trip.
     """
     grown = np.ceil((rows[:, 0] - rows[0, 0]) * drift).astype(np.int64)
     loose = READ_NS + np.ceil((rows[:, 2] - rows[:, 0]) * 2 * DRIFT).astype(np.int64)
@@ -236,9 +238,9 @@ def _step(rows: Integers) -> tuple[int, int] | None:
     """Return the row numbers of the two round trips around the first step, or None if no clock
     stepped.
 
-    The round trip after the step is the first that contradicts an earlier round trip. The round
-    trip before the step is the last round trip that contradicts the one after the step. The code
-    uses only whole numbers, so the result does not depend on rounding.
+    Let *a* be the first round trip that contradicts an earlier round trip. The step happened before
+    *a*. Among the earlier round trips that contradict *a*, the last one is the round trip before
+    the step. The code uses only whole numbers, so the result does not depend on rounding.
     """
     grown, low, high = _columns(rows)
     latest_low = np.maximum.accumulate(low + grown) - grown
@@ -271,16 +273,16 @@ class Timeline:
     span_ns: int
 
     def keys(self, resources: Integers, times_ns: Integers) -> Integers:
-        """Return the key of each pair of a resource and a time. The resources and times must lie
-        within the limits of the timeline."""
+        """Return one key for each index i. The key combines `resources[i]` and `times_ns[i]`. The
+        resources and times must lie within the limits of the timeline."""
         return (resources - self.first_resource) * self.span_ns + (times_ns - self.earliest_ns)
 
 
 def timelines(
     resources: Integers, extent_ns: tuple[int, int], key_limit: int = _KEY_LIMIT
 ) -> Iterator[tuple[Timeline, NDArray[np.bool_] | slice]]:
-    """Yield one or more timelines that together cover all `resources`. With each timeline, yield
-    the selection of the rows that belong to it.
+    """Yield one or more timelines that together cover all `resources`. Also yield, for each
+    timeline, a mask or slice that selects the rows of its resources.
 
     `extent_ns` is the earliest and the latest time that the timelines must accept. If the keys of a
     single timeline would exceed `key_limit`, the function yields several timelines.

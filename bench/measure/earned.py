@@ -2,16 +2,17 @@
 the stored result claims more than its data supports.
 
 Rules
-- Each question of lockbench has a function that judges its results. The function computes the
-  verdict and every section that follows from other sections. The command that writes a result and
-  the code that reads it call the same function, so both get the same verdict.
+- Each lockbench command that writes results has its own function to judge its results. The function
+  computes the verdict and every section that follows from other sections. When a command writes a
+  result, it calls this function. When other code reads the result, it calls the same function. So
+  both get the same verdict.
 - This module compares words, counts and figures. It does not compare sentences, because a later
   version of lockbench may phrase the sentences differently.
 - Two figures are equal if they differ by at most 1e-9 of their size. Such a difference can arise if
   the same numbers are added in another order.
 - If the verdict is not a pass, this module compares only the word, the status and the exit code.
-  The other figures may differ, because an older version of lockbench may have computed them.
-  Outputs show the newly computed figures.
+  All other figures of such a result may differ, because an older version of lockbench may have
+  computed them. Outputs show the newly computed figures.
 """
 
 from collections.abc import Iterator, Mapping
@@ -73,8 +74,8 @@ def first_difference(stored: Document, earned: Document) -> str:
 def _differences(
     stored: object, earned: object, place: str
 ) -> Iterator[tuple[str, object, object]]:
-    """Compare two JSON values. For each difference, yield its place, the stored value and the
-    earned value."""
+    """Compare two JSON values. For each difference, yield its place, the value in `stored` and the
+    value in `earned`."""
     name = place.rpartition(".")[2]
     if name in SENTENCES | ELSEWHERE:
         return

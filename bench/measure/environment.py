@@ -68,7 +68,7 @@ class Environment(Section, frozen=True, kw_only=True):
 
     @property
     def cores_text(self) -> str:
-        """The number of usable cores as text: `2 cores`, `0.15 cores`."""
+        """A text with the number of usable cores, such as `2 cores` or `0.15 cores`."""
         return "cores not known" if self.usable_cores is None else f"{self.usable_cores:g} cores"
 
 
@@ -176,8 +176,8 @@ def slewed_ns(within_ns: int = 10_000) -> int | None:
     change the raw clock.
 
     The function reads the clocks three times within at most `within_ns`, so the error is at most ±
-    half of `within_ns`. It tries this 100 times. If no try is fast enough, the result is None.
-    Source: clock_gettime(2).
+    half of `within_ns`. If the three readings take longer, the function repeats them, up to 100
+    times. If all readings take too long, the result is None. Source: clock_gettime(2).
     """
     for _ in range(100):
         before_ns = time.clock_gettime_ns(time.CLOCK_MONOTONIC_RAW)

@@ -30,9 +30,10 @@ Preconditions = Mapping[str, bool]
 def row_verdict(*, holds: bool, broken: bool, preconditions: Preconditions) -> RowWord:
     """Return the word for one row.
 
-    `broken` is true if the lock had two holders at once. Then the word is "violated". Otherwise, if
-    a precondition is false, the word is "not known". Otherwise `holds` decides the word. It is true
-    if the row met the expectation.
+    `broken` is true if the lock had two holders at once. `holds` is true if the row met the
+    expectation. The first true condition decides the word. If `broken` is true, the word is
+    "violated". If a precondition is false, the word is "not known". If `holds` is true, the word is
+    "as expected". In all other cases, the word is "not shown".
     """
     if broken:
         return VIOLATED

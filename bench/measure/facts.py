@@ -1,4 +1,4 @@
-"""The measured window, and how many operations the schedule starts in it.
+"""The measured window, and the number of operations that the schedule starts in the window.
 
 An operation belongs to the window if its intended start lies in the window.
 """
@@ -36,10 +36,10 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """How many starts the schedule of an open loop requests.
+    """The numbers of operations that the schedule of an open loop starts.
 
-    `window` counts the starts in the measured window. `run` counts the starts from the origin to
-    the window's end.
+    `window` is the number of starts in the measured window. `run` is the number of starts from the
+    origin to the end of the window.
     """
 
     window: int

@@ -50,7 +50,7 @@ class FleetFacts(Section, frozen=True, kw_only=True):
     @property
     def policy(self) -> str | None:
         """The AOF policy, if all instances have the same policy. The value is None if the policies
-        differ, or if one of them is unknown."""
+        differ, or if the policy of an instance is unknown."""
         policies = {one.fsync for one in self.instances}
         return self.fsync or (policies.pop() if len(policies) == 1 else None)
 
@@ -171,7 +171,7 @@ class InstanceSeen(Section, frozen=True, kw_only=True):
 
     @property
     def is_well(self) -> bool:
-        """True if the instance voted until the end without an error."""
+        """True if the instance still voted at the end of the run, and no error was counted."""
         return self.state == "voting" and not self.errors
 
 

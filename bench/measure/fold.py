@@ -4,10 +4,10 @@ workers.
 - The outcomes, latencies, votes and attempts are those of operations with an intended start in the
   window. `totals` and `releases` are counts of the whole run. The rates count each grant and each
   return in the window, even if the operation began before the window.
-- A hand-off needs two operations. All other figures are sums over single operations. Therefore a
-  worker on another host can `count` its own operations, but it cannot count hand-offs. The leader
-  adds up the counts of all workers, and this sum is exact. Then the leader adds the hand-offs from
-  the records that it has received.
+- A hand-off needs two operations. For all other figures, each operation adds its own part to a sum.
+  Therefore a worker on another host can `count` its own operations, but it cannot count hand-offs.
+  The leader adds up the counts of all workers, and this sum is exact. Then the leader adds the
+  hand-offs from the records that it has received.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

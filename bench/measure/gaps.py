@@ -1,17 +1,18 @@
-"""Finds the times in which a load process did not run, and the acquires that these gaps and pauses
-affected.
+"""Finds gaps and pauses, which are times in which a load process did not run. It also finds the
+acquires that these gaps and pauses affected.
 
 Rules
 - A process is away while it neither runs nor waits for a core. For example, the process is away if
-  it or its machine is stopped, frozen or throttled. A busy machine causes no gaps, because a
-  process that waits for a core is not away. Such a wait is scheduler lag, which can lead to the
-  verdict LATE.
+  someone stops it, or if its machine is frozen or throttled. A busy machine causes no gaps, because
+  a process that only waits for a core is not away. Such a wait is scheduler lag, which can lead to
+  the verdict LATE.
 - A gap is a span of time in which a process was away. The gap begins when the process checks its
   clocks for the last time before it stops. A gap also has a lost time, which is how long the
   process did not run.
 - A run is INVALID if one process was away for more than `MOST_SHARE` of the measured window. The
-  rates and latencies of such a run depend on the stop, so they do not describe the lock. If the
-  process was away for a smaller share, the rates do not include the lost time.
+  rates and latencies of such a run depend on how long the process was away, so they do not describe
+  the lock. If the process was away for at most `MOST_SHARE` of the window, the gap does not make
+  the run INVALID, and the rates exclude the lost time.
 - An acquire touches a gap if the two overlap. After a gap, the load process first works off its
   backlog. Therefore an acquire also touches the gap if it was due shortly after the gap, within a
   time as long as the gap. The duration of an acquire that touches a gap does not describe the lock.
@@ -22,9 +23,9 @@ Rules
   at least `UNTOLD_NS` as gaps.
 - A pause is a time of at least `PAUSE_NS` in which a process had work but did not run. During a
   pause, the process is away, or it waits for a core. A busy machine has many pauses, but they never
-  make a run INVALID. Pauses show how much latency the machine added. The result has separate
-  histograms for the acquires that touched a pause. The length of an acquire's longest pause decides
-  which histogram counts the acquire. `lockbench capacity` reads these histograms.
+  make a run INVALID. Pauses show how much latency the machine added. An acquire that touched a
+  pause is counted in a separate histogram of the result. The length of an acquire's longest pause
+  decides which histogram counts the acquire. `lockbench capacity` reads these histograms.
 """
 
 import os
@@ -131,10 +132,11 @@ def pause_histograms(records: Records, pauses: Sequence[Gap]) -> dict[str, Histo
     touched a pause of this class.
 
     An acquire belongs to the class of the longest pause that it touches. For example, the class
-    `paused_8` has the pauses from 8 ms to less than 16 ms. A failed acquire counts as `HIGHEST_NS`.
+    `paused_8` has the pauses from 8 ms to less than 16 ms. The duration of a failed acquire is
+    counted as `HIGHEST_NS`.
 
-    An acquire touches a pause if the two overlap. It also touches the pause if it was due shortly
-    after the pause, within a time as long as the pause's lost time.
+    An acquire touches a pause if the two overlap. An acquire also touches a pause if the acquire
+    was due after the pause, but no later than `lost_ns` after the end of the pause.
     """
     classes = np.zeros(len(records), np.int64)
     for least_ms in PAUSES_MS:
@@ -174,8 +176,8 @@ def with_gaps(
 ) -> Measured:
     """Return the sections of a run, corrected for its gaps.
 
-    `away` has two counts. `operations` is how many acquires touched a gap, and `failures` is how
-    many of these acquires failed.
+    `away` has two counts. `operations` is the number of acquires that touched a gap. `failures` is
+    the number of those acquires that failed.
     """
     lost = lost_in(gaps, window)
     if not lost or window.span_ns <= 0:

@@ -1,5 +1,5 @@
-"""Histograms with HDR buckets, and sums of counts. Both can be computed for parts of a run and then
-merged.
+"""Histograms with HDR buckets, and sums of counts. Several processes can each compute the
+histograms and sums for a part of a run. Another process can then merge these histograms and sums.
 
 - A histogram covers 1 ns to one hour at three significant digits. Its buckets, its merging and its
   V2 encoding are those of Gil Tene's HdrHistogram. HdrHistogram's function `getCountsArrayIndex`
@@ -8,8 +8,8 @@ merged.
 - A percentile is None if fewer than ten samples lie beyond it, because so few samples prove
   nothing. The samples of failed operations are infinitely long. If at least ten operations failed,
   a percentile can be infinite.
-- Most sections of sums have a fixed set of names. A section that is empty at first can get new
-  names. These names must be whole numbers, such as the numbers of callers.
+- Most sections of sums have a fixed set of names. If a section has no names at first, it can get
+  new names later. Each new name must be a whole number, such as the number of a caller.
 """
 
 import base64
@@ -111,8 +111,8 @@ class Histogram:
 
     def beyond(self, value_ns: float) -> int:
         """Return how many samples are certainly longer than `value_ns`. The histogram stores each
-        sample with three significant digits, so it may not count a sample that is only slightly
-        longer."""
+        sample with three significant digits. Therefore the result may leave out samples that are
+        only slightly longer."""
         if value_ns < 0:
             return self.count
         bucket = int(bucket_indices(np.array([int(min(value_ns, HIGHEST_NS))]))[0])
@@ -205,8 +205,8 @@ class SumsState:
 
 
 class Sums:
-    """The sums of a run. `numbers` has the sums by section and name. `histograms` has the
-    histograms by name. `longest_ns` is the longest wait."""
+    """The sums of a run. `numbers[section][name]` is a sum. `histograms` maps names to histograms.
+    `longest_ns` is the longest wait."""
 
     def __init__(
         self, sections: Mapping[str, Iterable[object]], histograms: Iterable[str] = ()
@@ -226,8 +226,8 @@ class Sums:
 
     @property
     def state(self) -> SumsState:
-        """The state of this object. Another `Sums` object can add this state with its method
-        `merge`."""
+        """The sums and histograms of this object, in a form that can be sent to another process.
+        Another `Sums` object can add this state with its method `merge`."""
         histograms = {
             name: (one.encode(), one.sum_ns, one.max_ns) for name, one in self.histograms.items()
         }

@@ -160,8 +160,9 @@ def _read_pieces(workdir: str | os.PathLike[str]) -> Iterator[tuple[Who, Records
 
 
 def _first_slot(raw: Records) -> int:
-    """Return the slot of the first record of a file. The function reads the slot from the record,
-    because an earlier file is missing."""
+    """Return the slot of the first record of a file. Use this function if an earlier file is
+    missing. Then the number of earlier records is unknown, so the function reads the slot from the
+    record."""
     return int(raw.sequence[0]) - 1 if len(raw) else 0
 
 
@@ -172,8 +173,8 @@ def _whole(raw: Records, first: int) -> NDArray[np.bool_]:
 
 
 def placed(records: Records, clock: Clock | None) -> tuple[Records, Records, Records]:
-    """Convert the records to our clock. Return three versions of them: with the most likely, the
-    earliest and the latest times.
+    """Convert the records to our clock. Return three versions of the records: one with the most
+    likely times, one with the earliest times, and one with the latest times.
 
     `clock` is the clock of the worker that made the records, or None if the worker used our clock.
     """
@@ -236,8 +237,8 @@ class HistoryTail:
 def _read_from(path: Path, record: int) -> Records:
     """Return the complete records of a file. The first returned record has the index `record`.
 
-    The writer completes the records in order, and it stores the sequence of each record last.
-    Therefore, if a record has a sequence, all earlier records are complete.
+    The writer completes the records in order, and it stores the field `sequence` of each record
+    last. Therefore, if this field of a record is not 0, all earlier records are complete.
     """
     with path.open("rb", buffering=0) as file:
 

@@ -3,9 +3,9 @@
 
 The fields of `Latencies` explain each duration. `over_time` divides the measured window into equal
 time slices. There are at most 60 slices, and each slice lasts about 0.1 s or longer. The warm-up is
-divided into slices of the same length. An operation belongs to the slice of its intended start, so
-the sums over the window's slices are equal to `outcomes`. Only `granted` is different: it counts a
-lease in the slice in which its acquire returned.
+divided into slices of the same length. An operation belongs to the slice that contains its intended
+start. Therefore the counts of the window's slices add up to `outcomes`. The field `granted` is an
+exception. It counts a lease in the slice in which the acquire returned.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -113,8 +113,8 @@ class AllAcquires(Percentiles, frozen=True, kw_only=True):
         return inf if name in self.infinite else getattr(self, name)
 
     def contradictions(self) -> Iterator[str]:
-        """Yield the contradictions of `Percentiles`. Also yield a sentence if `failed` exceeds
-        `count`, or if an infinite figure has a value."""
+        """Yield a sentence for each contradiction that `Percentiles` can find. Also yield a
+        sentence if `failed` exceeds `count`, or if an infinite figure has a value."""
         yield from super().contradictions()
         if self.failed > self.count:
             yield f"{self.failed} of {self.count} acquires failed"
@@ -188,7 +188,8 @@ class Latencies(Section, frozen=True, kw_only=True):
 
 
 class Waiting(Section, frozen=True, kw_only=True):
-    """The waiting of callers: how long it took, how evenly they got leases, and what it cost."""
+    """Figures about callers that wait for a lease. They show how long callers waited, how evenly
+    the leases were distributed, and how much work the waiting caused."""
 
     jain: Annotated[
         Share | None,
@@ -346,8 +347,8 @@ WIDTHS_S = (0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1_800, 3_600)
 
 @dataclass(frozen=True, slots=True)
 class Slices:
-    """The time slices of a run. The window starts at `start_ns` and has `count` slices of equal
-    length. `lead` is the number of slices of this length before the window."""
+    """The time slices of a run. The window starts at `start_ns` and has `count` slices. Before the
+    window, there are `lead` further slices. All slices have the same length."""
 
     start_ns: int
     duration_ns: int
@@ -372,8 +373,9 @@ class Slices:
         return self.lead + self.count
 
     def indices(self, times_ns: Integers) -> Integers:
-        """Return, for each time, the index of its slice. The first slice has the index 0. If the
-        time lies in no slice, its index is below 0, or it is at least `total`."""
+        """Return, for each time, the index of its slice. The first slice has the index 0. If a time
+        is before the first slice, its index is negative. If a time is after the last slice, its
+        index is `total` or more."""
         return (times_ns - self.start_ns) * self.count // max(self.duration_ns, 1) + self.lead
 
     def starts_s(self) -> list[float]:
@@ -403,8 +405,8 @@ class AcquireOverTime(Section, frozen=True, kw_only=True):
 
 class OverTime(Section, frozen=True, kw_only=True):
     """The figures of each time slice of the run, including the warm-up. An operation belongs to the
-    slice of its intended start. The counts of all slices that start at 0 s or later add up to
-    `outcomes`."""
+    slice that contains its intended start. The counts of all slices that start at 0 s or later add
+    up to `outcomes`."""
 
     origin_ns: Annotated[
         int, says("start of the measured window, in nanoseconds of CLOCK_MONOTONIC")

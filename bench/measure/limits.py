@@ -130,7 +130,7 @@ def read_counters(root: Path = _ROOT) -> Counters:
 def limits_between(before: Counters, after: Counters, quota_cores: float | None) -> Limits:
     """Return the limits of this machine in the time between two readings, `before` and `after`.
 
-    `quota_cores` is the result of the function `quota_cores`.
+    The parameter `quota_cores` is the CPU quota, which the function `quota_cores` returns.
     """
 
     def increase(name: str) -> int | None:
@@ -228,8 +228,8 @@ def _quota(group: Path) -> float | None:
 
 
 def _throttled(group: Path) -> tuple[int, int, int]:
-    """Return the periods, throttled periods and throttled nanoseconds of one cgroup. All are 0 if
-    the cgroup has no quota."""
+    """Return the periods, throttled periods and throttled nanoseconds of one cgroup. All three
+    numbers are 0 if the cgroup has no quota."""
     counters = dict(line.split() for line in _lines(group / "cpu.stat") if len(line.split()) == 2)
     try:
         periods = int(counters.get("nr_periods", 0))

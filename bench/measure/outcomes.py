@@ -1,4 +1,4 @@
-"""Outcomes and votes of operations. This module counts them in the records.
+"""Outcomes and votes of operations. This module counts outcomes and votes in the records.
 
 A record has the votes of the last round of its operation, counted at the moment when the round
 closed. Only a lease has a vote margin, which is the number of granted votes minus the quorum.
@@ -48,8 +48,8 @@ class Outcomes(Section, frozen=True, kw_only=True):
 
 
 class OutcomeShares(Section, frozen=True, kw_only=True):
-    """The share of all acquires that had each outcome. If there were no acquires, every share is
-    null."""
+    """For each outcome, the share of all acquires that had this outcome. If there were no acquires,
+    every share is null."""
 
     acquired: Annotated[
         Share | None,

@@ -66,7 +66,8 @@ class OperationFacts(Section, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, record: np.void) -> Self:
-        """Return the facts of a record. Outcomes are words instead of codes."""
+        """Return an object with the fields of `record`. A record stores each outcome as a code, and
+        the object has the outcome as a word."""
         fields: dict[str, Any] = {name: int(record[name]) for name in RECORD_FIELDS}
         code = fields["outcome"]
         outcomes = {
@@ -233,8 +234,8 @@ def sound(records: Records) -> NDArray[np.bool_]:
 
 
 def ends_ns(records: Records) -> Integers:
-    """Return the end of each operation (ns). An operation ends when its release returns. Without a
-    release, it ends when its acquire returns."""
+    """Return the end of each operation (ns). An operation ends when its release returns. If there
+    is no release, the operation ends when its acquire returns."""
     return np.asarray(np.maximum(records.ended_ns, records.release_replied_ns))
 
 

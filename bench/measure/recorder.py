@@ -160,8 +160,9 @@ class Recorder:
         return False
 
     def read(self, slot: int, limit: int) -> Records:
-        """Return at most `limit` (≥ 0) written records. The first of them has the slot `slot` (≥
-        0). All of them are in the same file, so the result may be shorter than `limit`."""
+        """Return at most `limit` (≥ 0) written records. The first returned record has the slot
+        `slot` (≥ 0). The method reads only one file. If this file ends earlier, the result has
+        fewer than `limit` records."""
         base = slot - slot % self._segment_records
         stop = min(slot + limit, base + self._segment_records, self.written)
         if stop <= slot:

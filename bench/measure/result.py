@@ -27,8 +27,8 @@ MOST_BYTES = 256 << 20
 
 
 class Document(Section, frozen=True, kw_only=True):
-    """The first fields of every result. A field is null if its value is unknown or does not
-    apply."""
+    """The fields that begin the result of every command. A field is null if its value is unknown or
+    does not apply."""
 
     schema_version: Annotated[
         Literal[1], says("version of this document's format; programs refuse other versions")
@@ -69,7 +69,7 @@ def write_whole(path: Path, text: str, cure: str) -> None:
     into it and do not replace it.
 
     Raises EnvironmentNotReadyError if the file cannot be written. The error message ends with the
-    advice `cure`.
+    text `cure`, which tells the user what to do.
     """
     whole = path.is_file() or not path.exists()
     partial = path.with_name(f".{path.name}.{os.getpid()}") if whole else path
@@ -132,7 +132,8 @@ def _no_number(text: str) -> NoReturn:
 
 
 def _finite(text: str) -> float:
-    """Return the number. Raises ValueError if it is too large for a float, like 1e999."""
+    """Return the number in `text`. Raises ValueError if the number is too large for a float, such
+    as 1e999."""
     number = float(text)
     if math.isinf(number):
         raise ValueError(f"{text} is too large for a number")
@@ -140,8 +141,8 @@ def _finite(text: str) -> float:
 
 
 def _masked(value: object) -> object:
-    """Return the value without secrets. Another program may have written the file with secrets in
-    it."""
+    """Return a copy of `value` in which every secret is masked. The file may contain secrets,
+    because another program may have written the file."""
     if isinstance(value, dict):
         return {key: _masked(one) for key, one in value.items()}
     if isinstance(value, list):

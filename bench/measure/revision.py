@@ -2,8 +2,8 @@
 helps the user.
 
 Git refuses to read a checkout that belongs to another user ("dubious ownership"). For example, git
-refuses in a container if the checkout was made outside the container. Then lockbench shows the
-command that git recommends, and it does not claim that the revision is missing. Source:
+refuses in a container if the checkout was made outside the container. If git refuses, lockbench
+shows the command that git recommends. It does not say that the revision is missing. Source:
 git-config(1), about safe.directory.
 """
 

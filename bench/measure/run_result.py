@@ -1,5 +1,5 @@
-"""The types of the result of one run. They describe the load, the servers, the figures, and the
-facts that show whether to trust the figures.
+"""The types that make up the result of one run. The result describes the load, the servers and the
+figures. It also has facts that show whether to trust the figures.
 
 The name of a field ends in its unit. `_s` means seconds, and `_us` means microseconds. `_ns` means
 nanoseconds of CLOCK_MONOTONIC. `_ratio` means a ratio, in which 1 is 100 %. A field is null if its
@@ -142,7 +142,8 @@ class LoadGap(Section, frozen=True, kw_only=True):
 
 
 class GeneratorHealth(Section, frozen=True, kw_only=True):
-    """Facts about the load generator. They show whether the generator made the requested load."""
+    """Facts about the load generator. These facts show whether the generator made the requested
+    load."""
 
     cpu_ratio: Annotated[
         Amount | None,
@@ -212,7 +213,8 @@ class GeneratorHealth(Section, frozen=True, kw_only=True):
     ] = ()
 
     def contradictions(self) -> Iterator[str]:
-        """Yield a sentence if the verdict is VALID with a reason, or not VALID without a reason."""
+        """Yield a sentence if the verdict is VALID although there is a reason. Also yield a
+        sentence if the verdict is not VALID and there is no reason."""
         if (self.verdict == "VALID") != (self.reason is None):
             yield f"the verdict is {self.verdict}, but the reason is {self.reason!r}"
 
@@ -255,7 +257,8 @@ class Holder(Section, frozen=True, kw_only=True):
 
 
 class SafetyReport(Section, frozen=True):
-    """The safety verdict on the whole run. `reason` explains every verdict except SAFE."""
+    """The safety verdict on the whole run. `reason` explains the verdict, and is null if the
+    verdict is SAFE."""
 
     verdict: Annotated[
         SafetyWord, says("the safety verdict: SAFE, VIOLATED, UNKNOWN or NOT TESTED")
@@ -513,7 +516,8 @@ class JudgedThreshold(Section, frozen=True, kw_only=True):
 
 
 class RunFigures(Document, frozen=True, kw_only=True):
-    """The part of a run's result with the load, the servers, and the figures of the operations."""
+    """A part of the result of a run. This part describes the load and the servers, and it contains
+    the figures of the operations."""
 
     kind: Annotated[Literal["run"], says("the kind of this result")] = "run"
     name: Annotated[str, says("the name that the user gave to the run (--name)")] = ""

@@ -1,15 +1,15 @@
-"""Checksums of a history. A separate file has a checksum for each block of rows, so that readers
-can detect changed rows.
+"""Checksums of a history. The history has blocks of rows, and a separate file has a checksum for
+each block. With the checksums, readers can detect changed rows.
 
 Rules
 - To seal a block means to store its checksum. The writer seals each block once: when the block is
   full, when its file is full, or when the writer closes. If the writer is killed, some rows stay
-  unsealed. Such rows are not a fault, because the run ended early. If the writer closed normally,
-  all rows are sealed.
+  unsealed. Readers do not report these unsealed rows as damaged, because the run ended early. If
+  the writer closed normally, all rows are sealed.
 - The checksum does not include the votes of a record, because votes may arrive after the block is
   sealed. No verdict depends on votes.
-- The checksum is zlib's CRC-32 (RFC 1952). It detects every change of a single bit. About one in 4
-  × 10⁹ other changes stays undetected.
+- The checksum is zlib's CRC-32 (RFC 1952). It detects every change of a single bit. The checksum
+  fails to detect about one in 4 × 10⁹ of all other changes.
 - The checksum of 512 records takes 45 µs (2026-11-27, two busy cores), which is 0.09 µs per record.
 """
 

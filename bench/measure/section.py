@@ -1,5 +1,5 @@
-"""The parts of every result. Each part is a struct that this module converts to JSON, from JSON, or
-to a JSON Schema.
+"""The base class for the parts of a result. Each part is a struct. This module converts a part to
+JSON, from JSON, or to a JSON Schema.
 
 - Each field is declared as `Annotated[type, says("one sentence")]`, and its name ends in its unit.
   `bench.measure.words` explains how tables choose their fields. If a field was added in a later
@@ -48,8 +48,8 @@ class Section(Struct, frozen=True, kw_only=True):
         return getattr(self, name)
 
     def contradictions(self) -> Iterator[str]:
-        """Yield a sentence for each contradiction within this section. By default, a section has no
-        contradictions."""
+        """Yield a sentence for each contradiction within this section. The base class yields no
+        sentence."""
         yield from ()
 
 
@@ -107,8 +107,8 @@ def converted(value: object, kind: type[Found]) -> Found:
 def typed(value: object, kind: type[Found], name: str = "this") -> Found:
     """Convert the JSON value `value` to the type `kind`.
 
-    Raises UsageError if the value does not fit the type. The message calls the value `name`, and it
-    names the part that does not fit.
+    Raises UsageError if the value does not fit the type. In the error message, `name` is the name
+    of the value. The message also says which part of the value does not fit.
     """
     try:
         return converted(value, kind)

@@ -1,14 +1,15 @@
-"""Pure functions for statistics. They compute the interval of a share, the shift between two sides,
-and the trend of a rate.
+"""Pure functions for statistics. One function computes the interval of a share. Other functions
+estimate the shift between two samples, or look for a trend in a rate.
 
 - The interval of a share is Wilson's score interval (1927).
-- A shift is the Hodges-Lehmann estimate, with an exact interval. For pairs, the interval is
-  computed from Wilcoxon's signed ranks. For two independent samples, it is computed from the rank
-  sums of Mann and Whitney.
-- The slope of a trend is the Theil-Sen estimate, so that one bad tenth of the window cannot reverse
-  the slope. A trend causes a warning under two conditions. The rate must change by more than 10 %
-  over the window. A Mann-Kendall test must reject "no trend" at 5 % (n = 10: |S| ≥ 23 has
-  probability 0.047).
+- A shift is the Hodges-Lehmann estimate, with an exact interval. For pairs, the interval of the
+  shift is computed from Wilcoxon's signed ranks. For two independent samples, the interval of the
+  shift is computed from the rank sums of Mann and Whitney.
+- The slope of a trend is the Theil-Sen estimate. With this estimate, one bad tenth of the window
+  cannot reverse the slope. A trend causes a warning under two conditions. The rate must change by
+  more than 10 % over the window. In addition, a Mann-Kendall test at the 5 % level must reject the
+  hypothesis that there is no trend. For n = 10, this test requires |S| ≥ 23, which has the
+  probability 0.047.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -80,8 +81,8 @@ class Spread(Section, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class Shift:
-    """The difference between the logarithms of two sides. If there are too few values for the
-    `confidence`, `low` and `high` are infinite."""
+    """An estimate of the difference between the logarithms of two samples. If there are too few
+    values for the `confidence`, `low` and `high` are infinite."""
 
     shift: float
     low: float
@@ -91,8 +92,8 @@ class Shift:
 
     @property
     def ratios(self) -> tuple[float, float] | None:
-        """The interval of the ratio between the two sides. The ratio is exp(shift). The interval is
-        None if `low` and `high` are infinite."""
+        """The interval of the ratio between the two samples. The ratio is exp(shift). The interval
+        is None if `low` and `high` are infinite."""
         return (exp(self.low), exp(self.high)) if isfinite(self.high) else None
 
 
@@ -108,7 +109,7 @@ def paired_shift(differences: Sequence[float], confidence: float) -> Shift:
 
 def unpaired_shift(first: Sequence[float], second: Sequence[float], confidence: float) -> Shift:
     """Return the estimated shift from `first` to `second`, with an interval of `confidence` (0…1).
-    The two samples are independent. Each sample has one or more logarithms."""
+    The two samples are independent. Each sample is a list of at least one logarithm."""
     a = np.asarray(first, float)
     b = np.asarray(second, float)
     differences = np.sort((b[None, :] - a[:, None]).ravel())
@@ -117,8 +118,8 @@ def unpaired_shift(first: Sequence[float], second: Sequence[float], confidence: 
 
 
 def spread(differences: Sequence[float]) -> float | None:
-    """Return the standard deviation of the log ratio of a pair. Return None if there are fewer than
-    three pairs."""
+    """Return the standard deviation of `differences`, which has one log ratio for each pair. Return
+    None if there are fewer than three pairs."""
     return float(np.std(np.asarray(differences, float), ddof=1)) if len(differences) > 2 else None
 
 
@@ -161,8 +162,9 @@ def _signed_rank_shares(pairs: int) -> Array:
 
 
 def _rank_sum_shares(first: int, second: int) -> Array:
-    """Return the distribution of the Mann-Whitney sum. The entry at index i is the share of all
-    orders of the two samples in which the sum is i."""
+    """Return the distribution of the Mann-Whitney sum. Consider all ways to arrange the values of
+    the two samples by size. The entry at index i is the share of arrangements in which the sum is
+    i."""
     most = first * second
     # How many orders there are, as Python integers. The first index is how many values of the first
     # sample are placed. The second index is the sum so far.

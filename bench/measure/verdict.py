@@ -1,10 +1,11 @@
-"""The verdict of a command, which is one word with its evidence and its reasons.
+"""The verdict of a command. A verdict is one word, with evidence and reasons.
 
-- If several words have reasons, a bad word has priority over an unknown word. One certain case is
-  enough for a bad word. The verdict is a good word only if no other word has a reason and there is
-  enough evidence.
-- Only the function `conclude` chooses the verdict. It also chooses the exit code. Of all words with
-  reasons, it takes the exit code that comes first in this list: 130, 2, 3, 5, 1, 4, 0.
+- If some reasons support a BAD word and other reasons support an UNKNOWN word, the verdict is the
+  BAD word. One certain case is a sufficient reason for a BAD word. The verdict is a GOOD word only
+  if there is enough evidence and there is no reason for another word.
+- Only the function `conclude` chooses the verdict. It also chooses the exit code. If several words
+  have reasons, `conclude` compares the exit codes of these words. It chooses the exit code that
+  comes first in this list: 130, 2, 3, 5, 1, 4, 0.
 - `WORDS` contains all words, and `make schemas` generates the table in README.md from it.
 """
 
@@ -25,8 +26,8 @@ TESTED_LEAST = 100
 
 
 class Kind(Enum):
-    """The three kinds of verdict words. The value of a kind is the colour in which outputs show its
-    words."""
+    """The three kinds of verdict words. The value of each member is a colour, and outputs show the
+    words of this kind in this colour."""
 
     BAD = "red"
     UNKNOWN = "yellow"
@@ -37,9 +38,9 @@ class Kind(Enum):
 class Word:
     """A verdict word.
 
-    `text` is the printed word. `status` is the group of the word in result.json, and several words
-    can share it. `needs` describes the evidence or reason that this verdict requires. `means`
-    explains to a reader what the word means.
+    `text` is the printed word. `status` is the status of the verdict in result.json. Several
+    verdict words can have the same status. `needs` describes the condition under which a command
+    gives this verdict. `means` explains to a reader what the word means.
     """
 
     text: str
@@ -56,7 +57,7 @@ class Word:
 
 
 class Evidence(Section, frozen=True):
-    """A count that supports a verdict word."""
+    """The number of counted cases, as evidence for a verdict word."""
 
     tested: Annotated[str, says("name of the counted cases")]
     count: Annotated[Count, says("number of counted cases")]
@@ -82,7 +83,7 @@ class Evidence(Section, frozen=True):
 
 
 class Verdict(Section, frozen=True, kw_only=True):
-    """One word with its evidence and reasons."""
+    """A verdict word with its evidence and its reasons."""
 
     status: Annotated[
         Status, says("status of the verdict; several verdict words can have the same status")
@@ -276,7 +277,8 @@ WORDS: Mapping[str, tuple[Word, ...]] = {
 
 
 def worst_code(codes: Iterable[int]) -> int:
-    """Return the exit code for several runs. It is the code that comes first in `_PRECEDENCE`."""
+    """Return the exit code for several runs. If `codes` has different exit codes, the result is the
+    code that comes first in `_PRECEDENCE`."""
     return min(codes, key=_PRECEDENCE.index)
 
 
@@ -289,10 +291,10 @@ def conclude(
 ) -> Verdict:
     """Return the verdict.
 
-    `reasons_by_word` has the sentences that support each word. If several words have sentences, the
-    verdict is the worst of these words. If no word has sentences, the verdict is `good` if there is
-    enough evidence, and `thin` otherwise. The verdict lists each reason once, and it lists the
-    reasons for the worst word first.
+    `reasons_by_word` maps each word to the reasons for it, which are sentences. If several words
+    have reasons, the verdict is the worst of these words. If there is no reason for any word, the
+    evidence decides. The verdict is `good` if there is enough evidence, and `thin` if there is not.
+    The verdict lists each reason once, and it lists the reasons for the worst word first.
     """
     effective = {word: reasons for word, reasons in reasons_by_word.items() if reasons}
     if not effective and (missing := _missing(evidence)):
@@ -333,7 +335,7 @@ def _missing(evidence: Sequence[Evidence]) -> list[str]:
 
 
 def _severity(word: Word) -> tuple[int, int]:
-    """Return a key that sorts words by severity, with the worst word first. The key compares the
-    kind of a word first, and then the precedence of its exit code. INVALID comes before
-    INCONCLUSIVE, because an invalid run is often also inconclusive."""
+    """Return a key that sorts words by severity, with the worst word first. The key first compares
+    the kinds of two words. For words of the same kind, it compares the precedence of their exit
+    codes. INVALID comes before INCONCLUSIVE, because an invalid run is often also inconclusive."""
     return list(Kind).index(word.kind), 2 * _PRECEDENCE.index(word.exit_code) - (word is INVALID)

@@ -11,15 +11,15 @@
   (`bench.report.figures.in_words`). A field with the place "data" is in the data below a picture
   (`bench.report.html.plot.data_of`). A field with the place "curve" has its own curve.
 - The output of --csv shows the fields with the place "several". A page with several runs side by
-  side shows the fields with the place "several" or "beside". The command compare stores the
-  "several" fields of each run, and it judges the "compare" fields.
+  side shows the fields with the place "several" or "beside". The command `compare` stores the
+  fields with the place "several" for each run, and it judges the fields with the place "compare".
 
 Rules
 - A property also counts as a field if its return type has metadata, as in `-> Annotated[str,
   says(…)]`.
 - Some tables choose their columns themselves, by the path of each field, such as
-  `lost_per_cut.median`. These tables also take the labels, units and texts of their columns from
-  the fields (`field_at`).
+  `lost_per_cut.median`. Each column of such a table still has the label, the unit and the text of
+  its field (`field_at`).
 - The name of a field ends in its unit (`_s`, `_us`, `_ms`, `_per_s`, `_ratio`). If the name has no
   unit, the field has the unit of its section. For example, the unit of `latency_s.acquire.p99` is
   seconds. A field of the type Share is a ratio. All other fields without a unit are counts or
@@ -29,8 +29,8 @@ Rules
 - A table shows a time in seconds if its unit is "seconds". It shows all other times in ms.
 - If a field is itself a section, `shown` can select fields of this section. For example,
   `table:p50,p99` means that the table shows the fields p50 and p99 of the section. The labels of
-  these fields begin with the label of the section. This makes it possible to use the same type
-  twice and to show different fields each time.
+  these fields begin with the label of the section. So two fields can have the same type, and
+  outputs can show different parts of each.
 """
 
 import re
@@ -65,7 +65,7 @@ class Words(TypedDict, total=False):
     `label` is the name that every output shows. `unit` is the unit of the field, and it is needed
     only if the field's name does not end in the unit. `shown` lists the places that show the field,
     separated by spaces. `note` is a text that a wide terminal shows beside the field. `metric` is
-    the name that limits use, if it is not the path of the field.
+    the name of the field in limits. Without `metric`, limits use the path of the field.
     """
 
     label: str
@@ -87,9 +87,9 @@ class Field:
 
     `path` lists the names from the outermost section to the field. `shown` lists all places that
     show the field. A section can choose places for its own fields, as in `shown="table:p50,p99"`.
-    `named` lists the places that the section chooses for this field. In these places, `outer_label`
-    is the label of the section. `is_whole` is true if the field is an integer. `is_share` is true
-    if the value lies between 0 and 1. If `higher_is_better` is true, a larger value is better in a
+    If a section has chosen places for this field, `named` lists these places, and `outer_label` is
+    the label of the section. `is_whole` is true if the field is an integer. `is_share` is true if
+    the value lies between 0 and 1. If `higher_is_better` is true, a larger value is better in a
     comparison.
     """
 
@@ -127,8 +127,8 @@ class Field:
 
 @cache
 def fields_in(kind: type, place: str = "") -> tuple[Field, ...]:
-    """Return all fields of a section type. If a field is itself a section, its own fields come
-    directly after it.
+    """Return all fields of the section type `kind`. If a field is itself a section, its own fields
+    come directly after it.
 
     If `place` is given, return only the fields that this place shows.
     """
@@ -140,7 +140,8 @@ def fields_in(kind: type, place: str = "") -> tuple[Field, ...]:
 
 
 def field_at(kind: type, path: str) -> Field:
-    """Return the field at a dotted path. Its label includes every section on the path."""
+    """Return the field at a dotted path. The label of the returned field begins with the labels of
+    all sections on the path."""
     by_path = {".".join(one.path): one for one in fields_in(kind)}
     section = path.rpartition(".")[0]
     return replace(by_path[path], outer_label=field_at(kind, section).label if section else "")

@@ -2,17 +2,19 @@
 `worker-*.json`, which is complete at any moment. This module adds up all reports.
 
 If a worker never reported its end, a warning names the worker. The verdict on the load generator
-depends on the generator's own figures and on the p99 of the acquires:
+depends on the figures of the generator and on the durations of the acquires. Besides VALID, there
+are three verdicts.
 - INVALID means that all figures are worthless. A run in open loop is INVALID if fewer than 99 % of
   the scheduled operations were started. A run in closed loop with at least 8 users is INVALID if
   Little's ratio is outside 0.95…1.05. By Little's law, L = λ·W must be equal to the number of
   users. A run is also INVALID if a worker was lost, because the operations of this worker are then
   unknown.
-- LATE means that latencies are upper bounds. A run in open loop is LATE if the timer's lateness is
-  more than 10 % of the duration of acquires. A run in any loop is LATE if the scheduler's lag is
-  more than half of the duration of acquires. For both delays, lockbench compares the p99 of the
-  delay with the p99 of the acquires. If one of these two values is unknown, it compares the p90 of
-  both. If one p90 is unknown, it compares the p50 of both.
+- LATE means that latencies are upper bounds. In an open loop, a run is LATE if the timer's lateness
+  is more than 10 % of the duration of acquires. In an open or closed loop, a run is LATE if the
+  scheduler's lag is more than half of the duration of acquires. For both comparisons, lockbench
+  uses the p99 of the delay and the p99 of the acquire durations. If at least one p99 is unknown,
+  lockbench compares the p90 of the delay with the p90 of the acquire durations. If at least one p90
+  is unknown, lockbench compares the p50 values.
 - UNKNOWN means that there are too few samples for this comparison. Then latencies are upper bounds
   as well, because the generator may have been late.
 """
@@ -338,7 +340,8 @@ def judge_delays(
     """Compare the generator's own delays with the latencies in the result, and return a verdict
     with its reason.
 
-    The largest allowed share of a delay is multiplied by `slack`.
+    A delay may be at most a certain share of the acquire duration. This share is multiplied by
+    `slack`.
     """
     acquire, lag, lateness = (
         histograms[name] for name in ("acquire", "scheduler_lag", "timer_lateness")

@@ -1,1 +1,2 @@
-"""All locks under test, behind one protocol. See the README beside this file."""
+"""All locks under test. Every lock has the same interface (protocol.py). See the README beside this
+file."""

@@ -11,8 +11,8 @@ Rules
 - The registers of a run are on the run's first instance. The registers are not part of the lock.
   Therefore the lock's counts do not include the commands to registers.
 
-Source: M. Kleppmann, "How to do distributed locking" (2016); S. Sanfilippo's answer "Is Redlock
-safe?" (2016).
+Sources: "How to do distributed locking" (Kleppmann, 2016), and the answer "Is Redlock safe?"
+(Sanfilippo, 2016).
 """
 
 from collections import Counter

@@ -162,8 +162,8 @@ class TimestampGetset(PlainRecipe):
         )
 
     def take_over(self, key: str, observed: bytes, end_ms: int) -> bool:
-        """Try to take over an expired lock. `observed` is the value of its key, which is an end
-        time in the past.
+        """Try to take over an expired lock. `observed` is the value that this caller has read from
+        the key of the lock. This value is an end time in the past.
 
         Returns True if GETSET replaced `observed`. Otherwise another caller had won, and this
         GETSET has overwritten the winner's value.
@@ -368,7 +368,7 @@ def _renamed(lease: Lease, resource: str) -> Lease:
 
 
 class SemaphoreOffByOne(Semaphore):
-    """A semaphore with one place too many.
+    """A semaphore that admits one caller more than `capacity` allows.
 
     This lock is flawed on purpose. Do not copy it.
     """

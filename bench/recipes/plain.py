@@ -1,5 +1,5 @@
-"""The base class of all recipes that use redis-py. A recipe defines one attempt and one way to
-release. The base class turns them into `acquire` and `release`.
+"""The base class of all recipes that use redis-py. A recipe only defines how to make one attempt
+and how to release. The base class adds the methods `acquire` and `release`.
 
 Rules
 - The recipes use redis-py in the usual way, but without its retries. A retried SET NX can be
@@ -129,8 +129,8 @@ class PlainInstance:
         return self._patient.execute_command(*command, seconds)  # type: ignore[no-untyped-call]
 
     def listener(self) -> PubSub:
-        """Return a client that can subscribe. After its first subscription, the client has its own
-        connection."""
+        """Return a client that can subscribe. When the client subscribes for the first time, it
+        gets its own connection."""
         ear: PubSub = self._patient.pubsub()  # type: ignore[no-untyped-call]
         return ear
 

@@ -6,10 +6,10 @@ Rules
   library, without a wrapper around each call.
 - All recipes return lockcore's types (`Lease`, `Denied`, `Outcome`). Therefore every lock has the
   same records, the same oracle and the same statistics.
-- At each of its pause points, a recipe calls a function, for example `pause("after-get")`. The
-  function does nothing if the run has no pauses and no gate.
-- A pause of the scenario sleeps in a share of these calls. The seed and the number of the process
-  decide which calls sleep, so a run can be repeated.
+- At each of its pause points, a recipe calls a function, for example `pause("after-get")`. If the
+  run has no pauses and no gate, this function does nothing.
+- If the scenario has a pause at this point, a certain share of the calls sleeps. The seed and the
+  number of the process determine which calls sleep, so a run can be repeated.
 - A gate is a function that the recipe calls at every pause point. It returns when the caller may
   continue. Tests and schedules use a gate to force a race.
 """
@@ -31,7 +31,7 @@ COMMON_POINTS = ("after-grant", "before-release")
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """The facts about a recipe.
+    """A description of a recipe.
 
     `how` describes how the recipe locks. `flaw` describes the only known flaw of the recipe. If
     there is no flaw, `flaw` begins with "none" and lists the conditions. `safe` is true if two
@@ -62,8 +62,8 @@ class About:
 
     def suffixes(self, capacity: int) -> tuple[str, ...]:
         """Return the suffixes of all keys of a resource. If the recipe allows several holders, each
-        further place has its own key. The last suffix belongs to the extra place of
-        `semaphore-off-by-one`."""
+        possible holder has a separate key. The last suffix belongs to the extra holder that
+        `semaphore-off-by-one` admits."""
         places = range(1, capacity + 1) if self.counts else ()
         return ("", *self.beside, *(f":{place}" for place in places))
 
@@ -119,13 +119,14 @@ class RecipeSettings:
     `max_ttl_ms` is the longest TTL that a caller may request. `instance_timeout_ms` is how long a
     command waits for a reply. The default, None, means min(50, `max_ttl_ms` ÷ 4) ms.
 
-    `pause` lists the pauses at pause points. `process` is the number of this worker. `seed` and
-    `process` decide which calls sleep. `gate` is a function that is called at every pause point and
-    returns when the caller may continue. `skew_ms` is how far the wall clock of this client is
-    ahead of the real time. `folder` is a folder that all processes of the run share. `fencing`
-    requests leases with fencing tokens, which only some recipes can issue. `capacity` is how many
-    callers may hold a resource at once. `attempts` is a folder for the log of observed attempts,
-    which telemetry reads.
+    `pause` lists the pauses of the scenario. `process` is the number of this worker. The recipe
+    calls a function at each pause point. `seed` and `process` determine which of these calls sleep.
+    `gate` is a function that is called at every pause point and returns when the caller may
+    continue. `skew_ms` is how far the wall clock of this client is ahead of the real time. `folder`
+    is a folder that all processes of the run share. `fencing` is true if leases must have fencing
+    tokens. Only some recipes can issue fencing tokens. `capacity` is how many callers may hold a
+    resource at once. `attempts` is a folder for the log of observed attempts, which telemetry
+    reads.
     """
 
     key_prefix: str = ""

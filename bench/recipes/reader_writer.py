@@ -60,8 +60,8 @@ return redis.call('ZREM', KEYS[2], ARGV[1])
 
 
 class ReaderWriter(SetNxLuaRecipe):
-    """A lock for readers and writers. Each side uses one script, which checks for holders and then
-    locks."""
+    """A lock for readers and writers. Readers lock with one script, and writers lock with another
+    script. Each script checks for holders and then locks."""
 
     about = replace(
         SetNxLuaRecipe.about,

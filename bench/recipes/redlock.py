@@ -40,8 +40,8 @@ OBSERVE_EVERY = 64
 
 
 class RedlockRecipe(Observer):
-    """A recipe that uses a connected lockcore.Redlock. The recipe is also the observer of this
-    lock."""
+    """A recipe that uses a connected lockcore.Redlock. The recipe object also observes this Redlock
+    (lockcore.Observer)."""
 
     about = About(
         how="lockcore's Redlock asks all N instances at once, pipelined and multiplexed",

@@ -74,7 +74,7 @@ class RecipeEntry:
 
     @property
     def about(self) -> About:
-        """The facts about the recipe."""
+        """The description of the recipe."""
         return self.recipe.about
 
     @property
@@ -89,11 +89,12 @@ class RecipeEntry:
     def require(
         self, instances: int, pauses: Sequence[Pause], capacity: int, *, shared: bool
     ) -> None:
-        """Raise UsageError if the recipe cannot work with these values.
+        """Raise UsageError if the recipe cannot work with these arguments.
 
-        The recipe must allow `instances` instances, and it must have the pause point of every
-        pause. If `capacity` is above 1, the recipe must allow several holders. If `shared` is true,
-        the recipe must have readers. If `shared` is false, the recipe must not have readers.
+        The recipe must be able to use `instances` instances. Every pause must be at a pause point
+        that the recipe has. If `capacity` is above 1, the recipe must allow several holders. If
+        `shared` is true, the recipe must have readers. If `shared` is false, the recipe must not
+        have readers.
         """
         about = self.about
         if shared and not about.shares:
@@ -125,8 +126,8 @@ class RecipeEntry:
 
     def connect(self, targets: Sequence[str], settings: RecipeSettings) -> Recipe:
         """Connect the recipe, as `RecipeClass.connect` describes. Raises UsageError for the same
-        reasons as `require`, except for `shared`. A recipe with readers can always be connected,
-        even if the load has no readers.
+        reasons as `require`, with one exception. If the load has no readers, the method still
+        connects a recipe for readers and writers.
         """
         self.require(len(targets), settings.pause, settings.capacity, shared=self.about.shares)
         recipe = self.recipe.connect(targets, settings)
