@@ -84,8 +84,9 @@ def start_fleet(
 ) -> Fleet:
     """Start `instances` servers in parallel, and wait until all of them answer.
 
-    `fsync`: "none" (no append-only file), "no", "everysec" or "always". `config`: further server
-    arguments, such as `("--maxmemory", "10mb")`.
+    `fsync`: the fsync policy of the servers, which is "no", "everysec" or "always". The value
+    "none" means that the servers write no append-only file. `config`: further server arguments,
+    such as `("--maxmemory", "10mb")`.
 
     Raises EnvironmentNotReadyError if a server does not start, or if this machine lacks a resource
     (for example ports, descriptors or disk space). If a server does not start, the error shows its
@@ -108,9 +109,9 @@ class Fleet:
     which closes the fleet at its end.
 
     `folder`: the folder with the files of all instances. `close` removes the folder. `controls`:
-    the shim of each instance. `missing`: the fault preparations that this machine does not allow.
-    Each has its reason. `locks`: a lock for each instance. The lock is held while the instance
-    starts or ends.
+    the shim of each instance. `missing`: the fault preparations that this machine does not allow,
+    each with the reason. `locks`: one thread lock for each instance. A thread holds this lock while
+    it starts or ends the instance.
     """
 
     def __init__(
@@ -176,7 +177,8 @@ class Fleet:
         self.proxies.shape(index, shape)
 
     def control(self, index: int) -> Control:
-        """Return the shim of instance `index`. Raises EnvironmentNotReadyError if there is none."""
+        """Return the shim of instance `index`. Raises EnvironmentNotReadyError if the servers have
+        no shim."""
         if not self.controls:
             raise EnvironmentNotReadyError(
                 self.missing.get("shim", "no fault shim was prepared for these servers")
@@ -232,7 +234,7 @@ class Fleet:
     def adopt(self, pid: int) -> None:
         """Make the process `pid` of lockbench end together with the servers.
 
-        The process ends even if the servers are not closed in the normal way.
+        The guard kills the process when the guard itself ends, even if nobody calls `close`.
         """
         self._guard.adopt(pid)
 
@@ -292,8 +294,8 @@ class Fleet:
     def until(self, index: int, reached: Callable[[Info], bool], what: str) -> None:
         """Wait at most 5 s until `reached` returns true for the INFO of instance `index`.
 
-        After 5 s, this method raises EnvironmentNotReadyError. `what` is the end of the error
-        message "instance N did not …".
+        After 5 s, this method raises EnvironmentNotReadyError. `what`: the text that follows
+        "instance N did not" in the error message.
         """
         wait_until(lambda: reached(self.info(index)), SETTLE_S, f"instance {index} did not {what}")
 
@@ -366,7 +368,8 @@ class Fleet:
 def wait_until(reached: Callable[[], bool], timeout_s: float, complaint: str) -> None:
     """Call `reached` until it returns true.
 
-    Raises EnvironmentNotReadyError with `complaint` after `timeout_s`.
+    If `reached` is still false after `timeout_s`, this function raises EnvironmentNotReadyError
+    with the message `complaint`.
     """
     deadline_s = time.monotonic() + timeout_s
     while not reached():
@@ -408,11 +411,12 @@ def _answers(port: int) -> bool:
 
 
 class KeptPort:
-    """One reserved loopback port. Until `release()`, a socket is bound to the port but never
-    listens.
+    """One reserved loopback port. The object keeps a socket bound to the port until `release()` is
+    called. The socket never listens.
 
-    This socket and the server both set SO_REUSEADDR. So a server can listen on the port, even after
-    a restart. The kernel does not give the port to any other program.
+    The socket of this object and the socket of the server both set SO_REUSEADDR. So a server can
+    listen on the reserved port, and it can listen again after a restart. The kernel does not give
+    the port to any other program.
     """
 
     def __init__(self) -> None:
@@ -423,5 +427,5 @@ class KeptPort:
         self.number: int = self._socket.getsockname()[1]
 
     def release(self) -> None:
-        """Free the port. More than one call is fine."""
+        """Free the port. You may call this method more than once."""
         self._socket.close()

@@ -1,8 +1,9 @@
 """This module finds settings of an instance that endanger locks: *INFO and CONFIG GET → hazards,
 each with advice*. All functions are pure.
 
-Rules: if a setting is unknown, it counts neither as a hazard nor as safe. The caller reports the
-settings that it could not read. Hazards that make an instance lose locks are first in the result.
+Rules: the functions do not judge a setting whose value is unknown. The caller must report the
+settings that it could not read. The result begins with the hazards that make an instance lose
+locks.
 
 Sources: the Redis documentation, "Key eviction", "Replication", "Persistence"; redis.conf of Redis
 7.0 on `timeout`, `min-replicas-to-write` and `protected-mode`.
@@ -55,8 +56,8 @@ def hazards_of(info: Mapping[str, object], config: Mapping[str, str]) -> tuple[H
 def persistence_of(info: Mapping[str, object], fsync: str | None) -> str:
     """Return a sentence about the data that are lost if this instance crashes.
 
-    `fsync`: the policy of the instance, which is "none", "no", "everysec" or "always". The sentence
-    is "" if `fsync` is None.
+    `fsync`: the policy of the instance, which is "none", "no", "everysec" or "always". If `fsync`
+    is None, the function returns "".
     """
     if fsync is None:
         return ""

@@ -1,5 +1,5 @@
-"""A leash runs a command that makes a change and undoes it later: *a command line → a change that
-ends when this process ends*."""
+"""This module runs a command that makes a change and later undoes the change: *a command line → a
+change that ends when this process ends*."""
 
 from collections.abc import Sequence
 from contextlib import suppress

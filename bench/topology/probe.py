@@ -5,7 +5,7 @@ Rules: lockbench asks all instances in parallel, and each step has its own time-
 forbids a command (INFO, CONFIG, COMMAND), the facts from that command are None and a warning says
 so.
 
-Source: Redis 7.0 and Valkey 9.1.
+Source: the replies of Redis 7.0 and Valkey 9.1.
 """
 
 import contextlib
@@ -205,7 +205,7 @@ def require_independent(facts: Sequence[InstanceFacts]) -> None:
 
 
 def info_snapshot(urls: Sequence[str]) -> tuple[InfoSnapshot, ...]:
-    """Read every instance's counters now.
+    """Read the INFO counters of every instance.
 
     If an instance does not answer or forbids INFO, `values` is None, and `missing` gives the
     reason.
@@ -258,8 +258,9 @@ def _ask(
 ) -> tuple[Answer, ...]:
     """Return the answer of each instance.
 
-    If an instance does not answer, this function calls `silent` with the reason and returns the
-    result. `closer`: if true, the function opens further connections to find the reason.
+    If an instance does not answer, this function calls `silent` with the reason and uses the result
+    as the answer. If `closer` is true, the function opens one more connection to a silent instance
+    to find the reason.
     """
     targets = parse_targets(urls)
 
@@ -275,12 +276,12 @@ def _ask(
 
 
 def _reason(target: InstanceTarget, error: Exception, *, closer: bool) -> str:
-    """Return the reason why the instance does not answer, and the cure.
+    """Return a text that explains why the instance does not answer and what the user should do.
 
     A server may refuse a connection with one line and then close the connection. redis-py's pool
     drops this line and reports only "Connection not ready". So if `closer` is true, this function
-    opens a new connection in the same way as lockcore. If the error is a time-out, this function
-    calls `look` instead.
+    opens a new connection with lockcore's code, which reads this line. After a time-out, this
+    function calls `look` instead of opening this connection.
     """
     if not closer:
         return str(failure_of(target, error))
@@ -294,7 +295,8 @@ def _reason(target: InstanceTarget, error: Exception, *, closer: bool) -> str:
 
 
 def denied_names(url: str, *, channels: bool = False) -> str:
-    """Return the reason why this user may not use the keys of a run, together with the cure.
+    """Return a text that explains why this user may not use the keys of a run and what the user
+    should do.
 
     `channels`: if true, the function also checks the channels of a run. The function returns "" if
     the user may use the keys and channels, or if the answer is unknown.
@@ -310,12 +312,12 @@ def denied_names(url: str, *, channels: bool = False) -> str:
 def _require_names(client: redis.Redis, *, channels: bool) -> None:
     """Raise NoPermissionError if this user may not use the keys of a run.
 
-    `channels`: if true, the function also raises this error if the user may not use the channels of
-    a run. The check writes nothing. The server first checks whether the user may use the key. After
-    that, SET with IFEQ writes nothing, because the key does not exist. If the user may not call GET
-    or SET at all, the check ignores the error. Such an error proves nothing about names, and each
-    recipe uses its own commands. So of all commands, only PUBLISH must be allowed, because a lock
-    that publishes always needs PUBLISH.
+    If `channels` is true, the function also raises NoPermissionError if the user may not use the
+    channels of a run. The check writes nothing. The server first checks whether the user may use
+    the key. After that, SET with IFEQ writes nothing, because the key does not exist. If the user
+    may not call GET or SET at all, the check ignores the error. This error does not show which key
+    names the user may use, and a recipe may need neither GET nor SET. The user must be allowed to
+    call PUBLISH, because a lock that publishes always needs PUBLISH.
     """
     prefix = f"{KEY_PREFIX}{token_hex(8)}:"
     questions = [("GET", f"{prefix}probe"), ("SET", f"{prefix}probe", "x", "IFEQ", "x", "PX", "1")]
@@ -450,7 +452,8 @@ def _command(client: redis.Redis, *words: str) -> Any:
 def commands_between(before: Sequence[InfoSnapshot], after: Sequence[InfoSnapshot]) -> list[int]:
     """Return the number of commands with a key that each server executed between two snapshots.
 
-    Commands in `_NO_KEY` do not count. A server without these counters counts as 0.
+    Commands in `_NO_KEY` do not count. If a server does not report the counters of its commands,
+    its number is 0.
     """
     return [_with_a_key(delta(*looks).calls) for looks in zip(before, after, strict=True)]
 
@@ -463,8 +466,8 @@ class InfoWatch:
     """A thread that reads INFO of all instances every two seconds.
 
     `infos`: the INFO of each instance. Before the first reading, this list is empty. If an instance
-    does not answer, its entry is None. `also`: after instance `index` has answered, `also(index)`
-    returns further fields for its INFO.
+    does not answer, its entry is None. `also`: a function that returns more fields for the INFO of
+    an instance. The thread calls this function with the index of each instance that has answered.
     """
 
     def __init__(

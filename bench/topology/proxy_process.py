@@ -4,11 +4,12 @@
 Run as `python -I -S proxy_process.py SEED PORT…`. Requests and answers are lines of JSON. The
 process ends when its owner closes its stdin or dies.
 
-Rules: a chunk gets its due time when it arrives. A chunk never overtakes an earlier chunk. A link
-may hold one of its directions, like a black hole. A held direction keeps its bytes and the end of
-its stream. When the direction is healed, the proxy delivers these bytes, just as TCP retransmission
-would deliver them. When 8 MiB are waiting for the receiver, the proxy stops reading from the
-sender. A reset ends every connection of the instance with RST.
+Rules: the proxy fixes the due time of a chunk of bytes when the chunk arrives. A chunk never
+overtakes an earlier chunk. A link may hold back all bytes of one direction. The other end then sees
+a black hole. The proxy keeps the held bytes and the end of the stream. When the direction is
+healed, the proxy delivers these bytes, just as TCP retransmission would deliver them. When 8 MiB
+are waiting for the receiver, the proxy stops reading from the sender. A reset ends every connection
+of the instance with RST.
 """
 
 import asyncio
@@ -44,7 +45,8 @@ class ExactSelector(selectors.EpollSelector):
 
 
 class Link:
-    """The link to one instance, with its present shape."""
+    """The link between the clients and one instance. The object contains the present behaviour of
+    the link."""
 
     def __init__(self, port: int, seed: str) -> None:
         self._own_port = self._port = port
@@ -69,7 +71,7 @@ class Link:
     ) -> None:
         """Change the behaviour of this link to the given values.
 
-        Chunks that are already waiting keep their due time.
+        This method does not change the due times of chunks that have already arrived.
         """
         self._port = port or self._own_port
         self._delay_s = delay_s

@@ -4,9 +4,9 @@
 There are two servants. Both scripts use only the standard library. The guard owns the servers and
 their folder. The proxy process runs the proxies in front of the instances.
 
-Rules: if Ctrl-C interrupts a request, the answer arrives later, and lockbench drops it. Only the
-process that started a servant can close it. If a forked child closes its copy of the object,
-nothing happens.
+Rules: if Ctrl-C interrupts a request, the answer to this request may still arrive, and lockbench
+then ignores the answer. Only the process that started a servant can close it. If a forked child
+closes its copy of the object, nothing happens.
 """
 
 import os
@@ -172,8 +172,8 @@ class Shape:
     A direction is "to" or "from" the instance. `slow`: in these directions, the proxy delays bytes
     by `delay_s` plus a random time between 0 and `jitter_s`. `held`: in these directions, the proxy
     delivers nothing until the link is healed. `reset`: if true, the proxy ends every connection
-    with RST. `port`: new connections lead to this port, as after a fail-over. If `port` is None,
-    new connections lead to the instance.
+    with RST. If `port` is a number, the proxy connects new clients to this port and so imitates a
+    fail-over. If `port` is None, the proxy connects new clients to the instance.
     """
 
     delay_s: float = 0.0
@@ -199,6 +199,6 @@ class Proxies(Servant):
         self.ports = self.hello.ports
 
     def shape(self, index: int, shape: Shape) -> None:
-        """Give the link to instance `index` this shape, and wait until the proxy has confirmed the
-        shape."""
+        """Apply `shape` to the link to instance `index`, and wait until the proxy has confirmed the
+        change."""
         self.ask(index=index, **asdict(shape))

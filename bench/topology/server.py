@@ -114,10 +114,11 @@ def _wheel_binary() -> str | None:
 
 
 def _has_tls(path: str, source: str) -> bool:
-    """Return whether the server has TLS. To find out, this function starts the server with a TLS
-    port but without a certificate.
+    """Return whether the server supports TLS. For this test, the function starts the server with a
+    TLS port but without a certificate.
 
-    A server with TLS complains about the certificate. A server without TLS complains about TLS.
+    A server that supports TLS complains about the missing certificate. A server that does not
+    support TLS complains about the option for the TLS port.
     """
     options = shlex.split("--port 0 --bind 127.0.0.1 --tls-port 1 --save '' --daemonize no")
     return "tls-cert-file" in _said([path, *options], path, source)

@@ -3,10 +3,11 @@ file → a disk and a wall clock that Python controls*.
 
 Rules: lockbench writes the library into each server's own folder and preloads it as `./…`. A
 relative path is necessary, because a path in LD_PRELOAD cannot contain a space. `fault_shim.c`
-defines the layout of the mapped file. The file has 64-bit integers, and each integer is written in
-one store. The mapped file still exists after the server has ended. So after a restart, the clock is
-still wrong, and the ledger still contains the durable lengths. The clock has eight slots, and
-`turn` selects the valid slot. So a server never reads a setting that is only half written. Source:
+defines the layout of the mapped file. The file contains 64-bit integers, and each integer is
+written with a single store instruction. The mapped file still exists after the server has ended. So
+a restarted server still has a wrong clock, and the ledger still contains the durable lengths of its
+files. The file has eight slots for the settings of the clock, and the integer `turn` selects the
+valid slot. So a server never reads a setting of the clock that is only half written. Source:
 ld.so(8); statx(2), whose layout is fixed.
 """
 
@@ -93,7 +94,8 @@ def _words(*names: str) -> list[tuple[str, type[ctypes.c_int64]]]:
 
 
 class ClockWords(ctypes.Structure):
-    """One setting of the wall clock: shown = true + offset_ns + (true - since_ns) * ppb / 10^9."""
+    """One setting of the wall clock. If the correct time is `t` (ns), the server reads the time t +
+    offset_ns + (t - since_ns) * ppb / 10^9."""
 
     # With slots, assigning to a misspelt name is an error.
     __slots__ = ()
@@ -104,8 +106,8 @@ class FileWords(ctypes.Structure):
     """One file of the ledger.
 
     `in_flight`: the number of syncs that have begun but not returned. `written_ns`: the time when
-    the last append ended, or 0 if appends are not noted. `synced_ns`: the time when the last sync
-    ended. Both times are on CLOCK_MONOTONIC.
+    the last append ended, or 0 if the shim does not note appends. `synced_ns`: the time when the
+    last sync ended. Both times are on CLOCK_MONOTONIC.
     """
 
     __slots__ = ()
@@ -189,7 +191,7 @@ class Control:
 
         If the file was never synced, all values are zero.
 
-        Raises OSError if there is no such file.
+        Raises OSError if the file does not exist.
         """
         file_identity = identity(path)
         rows = [row for row in self.files() if (row.inode, row.born_ns) == file_identity]
@@ -211,7 +213,8 @@ class Control:
     def files(self) -> list[FileWords]:
         """Return all entries of the ledger.
 
-        If `words.overflow` is not 0, the ledger lacks some files.
+        If `words.overflow` is not 0, the server synced more files than the ledger can hold, so the
+        result is incomplete.
         """
         return [row for row in self.words.ledger[: self.words.used] if row.ready]
 
@@ -228,8 +231,9 @@ class Control:
             self._set_clock(self.ahead_ns(now_ns), now_ns, round((rate - 1) * NS_PER_S))
 
     def ahead_ns(self, now_ns: int) -> int:
-        """Return how far (ns) the server's wall clock is ahead when the true wall clock shows
-        `now_ns`."""
+        """Return the difference (ns) between the server's wall clock and the correct wall clock.
+        `now_ns` is the time on the correct wall clock. The result is positive if the server's clock
+        is ahead."""
         clock = self._clock()
         return int(clock.offset_ns + (now_ns - clock.since_ns) * clock.ppb // NS_PER_S)
 
@@ -254,11 +258,12 @@ class Control:
 class Preload:
     """The shims of a fleet. Pass `environment` to `start_fleet`.
 
-    Afterwards `controls[index]` is the shim of instance `index`.
+    After the start of instance `index`, its shim is `controls[index]`.
     """
 
     def __init__(self) -> None:
-        """Compile the library. Raises EnvironmentNotReadyError if this fails."""
+        """Compile the library. Raises EnvironmentNotReadyError if the library cannot be
+        compiled."""
         self._library = shim_library()
         self.controls: dict[int, Control] = {}
 

@@ -25,8 +25,8 @@ class TlsConnection(SSLConnection):
     """A TLS connection that counts as readable only if bytes of a reply have arrived.
 
     A TLS 1.3 server sends session tickets after the handshake, and these tickets make the socket
-    readable. A pool refuses a readable connection, because it mistakes the tickets for an unread
-    reply.
+    readable. redis-py's connection pool mistakes these tickets for an unread reply, so it refuses
+    the connection.
     """
 
     def can_read(self, timeout: float = 0) -> bool:
@@ -43,8 +43,8 @@ class TlsConnection(SSLConnection):
         return False
 
     def _holds_a_reply(self) -> bool:
-        """Return True if the received bytes contain part of a reply, or False if they are only
-        tickets."""
+        """Return True if the received bytes contain part of a reply. Return False if the received
+        bytes are only session tickets."""
         parser = self._parser  # hiredis's
         try:
             # This drops tickets and keeps a reply.
@@ -60,7 +60,8 @@ def connection_pool(
 ) -> ConnectionPool:
     """Return a pool that connects on first use.
 
-    `options`: the options of a target of lockcore. Both time-outs are in s and > 0.
+    `options`: the connection options of a target that lockcore has parsed. Both time-outs are in s
+    and > 0.
     """
     own: TargetOptions = {
         **options,

@@ -276,7 +276,8 @@ class PreciseAlarm(Alarm):
             self._idle.stop()
 
     def lateness_ns(self, due_ns: int) -> int:
-        """Return the same lateness (ns) as `Alarm`, or 0 if the process was busy at `due_ns`."""
+        """Return the lateness (ns) of a timer that was due at `due_ns` and has just fired. The
+        result is 0 if the process was busy at `due_ns`."""
         return monotonic_ns() - due_ns if self._went_ns <= due_ns <= self._came_ns else 0
 
 
@@ -289,9 +290,9 @@ class Pacer:
     measurement (ns after the origin). `end_ns`: the end of the schedule (ns after the origin). If
     `end_ns` is None, the schedule never ends.
 
-    `late`: the number of late starts during the measurement. `queued`: the number of starts for
-    which no caller was free in time. `lateness_ns`: the lateness of the timer for each measured
-    start that waited for the timer.
+    `late`: the number of late starts during the measurement. `queued`: the number of starts that
+    had to wait for a free caller. `lateness_ns`: the lateness of the timer for each measured start
+    that waited for the timer.
     """
 
     def __init__(

@@ -1,14 +1,15 @@
-"""This script runs Locust without Locust's configuration files: *a command line → a running Locust
-whose options come only from this command line*.
+"""This script runs Locust but keeps Locust from reading its configuration files: *a command line →
+a running Locust whose options come only from this command line*.
 
 launch.py starts this file as a program, by its path. No module imports it.
 
 Locust takes options from `~/.locust.conf` and from environment variables that begin with `LOCUST_`.
 Locust also reads options from the files `locust.conf` and `pyproject.toml` in its working
-directory. These options belong to other load tests. For example, `tags = x` leaves a run without
-users, and `run-time = 3s` ends a run too early. This file makes Locust ignore the files, and
-launch.py removes the variables. A plain `locust -f locustfile.py` does not use this file or
-launch.py, so it keeps its own options.
+directory. The options in these files and variables belong to other load tests. For example, the
+option `tags = x` would leave a run without users, and the option `run-time = 3s` would end a run
+too early. This script makes Locust ignore the configuration files, and launch.py removes the
+environment variables. A plain `locust -f locustfile.py` does not use this file or launch.py, so it
+keeps its own options.
 
 Source: locust.argument_parser, configargparse.
 """

@@ -82,8 +82,8 @@ class JudgeBeside:
             self._child.hear(str, READY_S)
 
     def begin(self, plan: Plan, folder: Path | None) -> Path | None:
-        """Send the judge an order for the run of `plan`. Returns the folder of the run, or None if
-        there is no judge.
+        """Tell the judge process to judge the run of `plan`. Returns the folder of the run, or None
+        if there is no judge process.
 
         `folder`: the folder for the result.
         """

@@ -3,7 +3,7 @@ a scenario → checked orders*.
 
 Rules: reading a scenario starts no process. A fault with a random phase begins up to one second
 after its time in the scenario. A random phase is useful because servers sync on whole seconds. The
-scenario's seed decides the phase.
+seed of the scenario determines this random delay.
 """
 
 import random
@@ -141,7 +141,8 @@ def _orders(
 def _lasts_ms(kind: FaultKind, for_ms: float | None, params: Params) -> float | None:
     """Return how long the fault lasts in ms, or None if it lasts to the end of the window.
 
-    Raises ValueError if the params contradict each other, or if the kind does not allow this `for`.
+    Raises ValueError if the params contradict each other. Raises ValueError also if the kind
+    requires a `for` that is missing, or does not allow a `for`.
     """
     kind.check(params)
     if kind.lasts == "must" and for_ms is None:

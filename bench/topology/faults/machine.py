@@ -8,7 +8,8 @@ lockbench is killed. If lockbench is killed, the guard kills stopped instances.
 A power cut loses all data that was written after the last successful fsync *began*. This is the
 worst case. lockbench assumes that file names survive a power cut, because Redis syncs the folder of
 its manifest. If a clock jumped, it jumps back when the fault ends. If a clock ran at a wrong rate,
-the end of the fault restores only the rate. The clock keeps the time that it gained or lost.
+it runs at the right rate again when the fault ends. However, the clock keeps the time that it
+gained or lost.
 
 Source: signal(7); fdatasync(2); Redis 7.0's aof.c, bio.c and mstime.
 """
@@ -58,7 +59,7 @@ def kill_worker(fault: Injection) -> None:
 def stop_worker(fault: Injection) -> None:
     """Stop a load process with SIGSTOP. The process continues (SIGCONT) when the fault ends.
 
-    The callers of the process sleep, even after their leases have ended.
+    The callers of a stopped process do not run, so they do not notice when their leases end.
     """
     pid = _running(fault)
     fault.undo.callback(Leash(["sh", "-c", _STOP, "sh", str(pid)], ready="stopped").release)
@@ -88,8 +89,8 @@ def _state(pid: int) -> str:
 
 
 def slow_fsync(fault: Injection) -> None:
-    """Make every fsync take longer. The parameter `delay` gives the extra time (ms). A real volume
-    can be slow in the same way."""
+    """Make every fsync take longer. The parameter `delay` gives the extra time (ms). The server
+    then behaves as on a slow disk."""
     control = fault.fleet.control(fault.index)
     fault.undo.callback(setattr, control.words, "sync_delay_ns", 0)
     control.words.sync_delay_ns = round(fault.params["delay"] * NS_PER_MS)
@@ -98,9 +99,10 @@ def slow_fsync(fault: Injection) -> None:
 def fail_fsync(fault: Injection) -> None:
     """Make every fsync fail.
 
-    With the policy everysec, the server refuses writes (-MISCONF). With the policy always, the
-    server exits. When this fault ends, the server is restarted. A restart is necessary because the
-    server may have exited, or may refuse writes until its next successful sync.
+    If the fsync policy is "everysec", the server refuses writes (-MISCONF). If the fsync policy is
+    "always", the server exits. When this fault ends, lockbench restarts the server. The restart is
+    necessary if the server has exited. Without a restart, a server that still runs might refuse
+    writes until its next successful sync.
     """
     control = fault.fleet.control(fault.index)
     fault.undo.callback(fault.fleet.restart, fault.index)
@@ -130,8 +132,9 @@ def fill_disk(fault: Injection) -> None:
     """Make the disk of the instance full.
 
     This function sends a command, so that the server must append to its file. The function returns
-    when the server has noticed the full disk. With the policy everysec, the server refuses writes
-    (-MISCONF). With the policy always, the server exits, and it is restarted when the fault ends.
+    when the server has noticed the full disk. If the fsync policy is "everysec", the server refuses
+    writes (-MISCONF). If the fsync policy is "always", the server exits, and lockbench restarts the
+    server when the fault ends.
     """
     fleet = fault.fleet
     index = fault.index
@@ -163,8 +166,9 @@ def fill_disk(fault: Injection) -> None:
 class Cut:
     """The result of a power cut for one file.
 
-    `in_flight`: the syncs that were running when the server died. With the policy everysec, a
-    server postpones its writes during a sync. So even `kill -9` may lose the postponed writes.
+    `in_flight`: the syncs that were running when the server died. If the fsync policy is
+    "everysec", a server postpones its writes while a sync runs. If the server is then killed with
+    `kill -9`, the postponed writes may be lost.
     """
 
     name: str
@@ -179,9 +183,9 @@ def cut_power(
 ) -> tuple[Cut, ...]:
     """Truncate every file of a *dead* instance to the durable part of the file.
 
-    `torn` chooses at random how many bytes after the durable part remain. If `torn` is None, none
-    of them remain. Raises EnvironmentNotReadyError if the ledger does not know all files. Raises
-    OSError if a file cannot be cut.
+    `torn`: the random generator that chooses how many bytes after the durable part remain. If
+    `torn` is None, only the durable part remains. Raises EnvironmentNotReadyError if the server
+    synced more files than the ledger can hold. Raises OSError if a file cannot be cut.
     """
     if control.words.overflow:
         raise EnvironmentNotReadyError(
@@ -221,7 +225,7 @@ def cut_instance(fault: Injection) -> None:
 
 
 def jump_clock(fault: Injection) -> None:
-    """Make the server's wall clock jump. The parameter `by` gives the distance (ms).
+    """Make the server's wall clock jump. The parameter `by` gives the size of the jump (ms).
 
     After a jump forward, keys expire too early. After a jump back, keys expire too late.
     """
