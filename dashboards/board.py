@@ -44,10 +44,10 @@ def board(
 ) -> str:
     """Return the board as the text of the JSON file in the folder `boards`.
 
-    All boards of runs have the same basic variables. `extra`: further variables of this board.
-    `variables`: if this is not empty, the board has only these variables and no annotations. The
-    board first shows the time from `since` until now. The board repeats its queries after each
-    `refresh`.
+    All boards of runs have the same basic variables. `extra`: the variables that this board has in
+    addition to the basic variables. If `variables` is not empty, the board has only these
+    variables, and it has no annotations. The board first shows the time from `since` until now. The
+    board repeats its queries after each `refresh`.
     """
     builder = (
         dashboard.Dashboard(f"{TAG}: {title}")
@@ -135,8 +135,8 @@ def choice(
 def instances(within: str) -> tuple[Variable, Variable]:
     """Return two variables, the host and the port, with which a reader selects an instance.
 
-    A reader can choose any instance that has reported whether it votes. `within`: matchers that
-    select the series.
+    A reader can choose any instance for which the metric `redlock.instance.voting` exists.
+    `within`: matchers that select the series.
     """
     return (
         choice(

@@ -66,8 +66,8 @@ def number(
     red_above: float | None = None,
     empty: str = NO_RUN,
 ) -> Builder:
-    """Return a panel with one number. The query decides whether this is the present value or a
-    value for the whole time range.
+    """Return a panel with one number. The query decides whether the number is the present value or
+    a value for the whole time range.
 
     If the number is greater than or equal to `red_above`, it is red. `empty`: the text that the
     panel shows if there is no number.

@@ -3,8 +3,8 @@ of locking for each service and each instance*.
 
 Rules: the board selects metrics by the label `job`. With OpenTelemetry, this label is the name of
 the service. Runs of lockbench export the same metrics with a run id. The board leaves out all
-series with a run id. Rates and shares cover the last few scrapes. The description of each panel
-tells the reader how to react.
+series with a run id. Each rate and each share is computed from the last few scrapes. The
+description of each panel tells the reader how to react.
 """
 
 from functools import partial

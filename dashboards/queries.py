@@ -3,16 +3,17 @@
 Rules
 - This module makes all PromQL from the instrument table. If a query uses a metric or a label that
   the table lacks, this module raises an error. Every selector contains the variables of the board.
-- A query reads a counter as a rate over `$__rate_interval`. If `whole` is set, the query reads the
-  last value in `$__range` instead. The counters of each run start at 0, so this value is exactly
-  the count of the run.
-- Quantiles of acquire cover all acquires (`acquire_quantile`). Quantiles of only the successful
-  acquires would hide an outage.
+- A query reads a counter as a rate over `$__rate_interval`. If `whole` is true, the query reads the
+  last value in `$__range` instead. The counters of each run start at 0, so this last value is
+  exactly the count of the run.
+- A quantile of acquire durations is computed over all acquires (`acquire_quantile`). A quantile
+  over only the successful acquires would hide an outage.
 - A query reads a histogram as a classic histogram. If there are no classic buckets, the query reads
   a native histogram (exponential, or converted by Prometheus 3). A native histogram has no bucket
-  for failed acquires, which count as infinitely long. So if the share of failed acquires is more
-  than 1 − q, the query returns the largest bound. A classic histogram gives the same result. If the
-  share is smaller, the query returns the quantile of the successful acquires.
+  for failed acquires, which count as infinitely long. If the share of failed acquires is more than
+  1 − q, the query returns the largest bound, which is also the result for a classic histogram. If
+  the share of failed acquires is at most 1 − q, the query returns the quantile of the successful
+  acquires.
 """
 
 from __future__ import annotations
@@ -63,9 +64,10 @@ class Query:
 def metric(name: str, part: str = "", *, run: str = "$run", **labels: str) -> str:
     """Return the selector of instrument `name`.
 
-    `part`: bucket, sum, count or `NATIVE` for a histogram. `labels`: the required value of each
-    label. A value may begin with the operator `!=` or `=~`. Raises KeyError if the table lacks the
-    instrument or a label. Raises ValueError if the part is wrong.
+    `part`: the part of a histogram, which is "bucket", "sum", "count" or `NATIVE`. For any other
+    instrument, `part` is "". `labels`: the required value of each label. A value may begin with the
+    operator `!=` or `=~`. Raises KeyError if the table lacks the instrument or a label. Raises
+    ValueError if the part is wrong.
     """
     one = BY_NAME[name]
     if (one.kind is InstrumentKind.HISTOGRAM) != (part in ("bucket", "sum", "count", NATIVE)):
@@ -175,14 +177,14 @@ def below(name: str, bound: str, **labels: str) -> Query:
 def voting() -> Query:
     """Return the number of instances that vote.
 
-    An instance counts only while every load process gets its vote.
+    An instance counts only while all load processes receive the votes of this instance.
     """
     name = "redlock.instance.voting"
     return _query(name, f"sum({now(name, (RUN, *INSTANCE), function='min').expr})")
 
 
 def whole_rate(by: Sequence[str] = (), *, run: str = "$run") -> Query:
-    """Return the leases per second of whole runs, averaged over all runs that the board shows.
+    """Return the number of leases per second, averaged over all runs that the board shows.
 
     The time of a run includes warm-up and drain.
     """

@@ -1,10 +1,11 @@
 """This module builds the boards of runs: *instruments → boards for speed and outcomes, for votes,
 for the cost of AOF policies, and for a comparison*.
 
-Rules: a ratio divides a value of the chosen run by the same value of the baseline run. Both values
-cover a whole run. A ratio of 1 means that both values are equal. A comparison of two runs gives
-only a first hint. For a verdict with an interval, use `lockbench compare` or `gate`. Each policy
-has one or more runs. The time range of the board must include all runs that the reader compares.
+Rules: a ratio divides a value of the chosen run by the same value of the baseline run. Each of the
+two values covers the whole time of its run. A ratio of 1 means that both values are equal. A
+comparison of two runs gives only a first hint. For a verdict with an interval, use
+`lockbench compare` or `gate`. Each policy has one or more runs. The time range of the board must
+include all runs that the reader compares.
 """
 
 from functools import partial
@@ -305,8 +306,8 @@ _BY = (queries.POLICY,)
 
 
 def _each_lease(name: str) -> Query:
-    """Return the final value of a counter divided by the number of leases. So a longer run does not
-    look worse."""
+    """Return the final value of a counter divided by the number of leases. The division makes runs
+    of different lengths comparable."""
     return ratio(total(name, _BY), _leases(_BY), BY_NAME[name].unit + "/lease")
 
 

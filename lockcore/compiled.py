@@ -59,11 +59,11 @@ MOST_REASON = 300  # characters
 
 @contextmanager
 def read_along(lines: list[str]) -> Iterator[None]:
-    """Collect the output of this process and its children in `lines`, and print it afterwards.
+    """Collect the output of this process and its children in `lines`. At the end, print the output.
 
     mypyc prints its errors in this process and then exits. A C compiler runs as a separate process.
-    So this function redirects the file descriptors of stdout and stderr, because both processes
-    write to them.
+    Both processes write to stdout and stderr, so this function redirects the file descriptors of
+    stdout and stderr.
     """
     streams = [stream for stream in (sys.stdout, sys.stderr) if stream is not None]
     with TemporaryFile() as printed:

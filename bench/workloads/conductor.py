@@ -9,8 +9,8 @@ Rules
   bench/hosts/ending.py describes the states of a worker during this shutdown.
 - When the end of a run has begun, nothing interrupts its steps. If Locust starts to quit during
   these steps, Locust first waits until all of them are complete.
-- The first fault in any worker ends the run. The run then reports the message and the exit code of
-  this fault.
+- The first error that any worker reports ends the run. The run then reports the message and the
+  exit code of this error.
 
 Source: locust.runners, locust.main (shutdown).
 """
@@ -63,8 +63,9 @@ logger = logging.getLogger(__name__)
 def in_order_of_users(ids: Iterable[str]) -> list[str]:
     """Return the workers in the order in which Locust gives them users.
 
-    The first workers of all hosts come first, in the order of names. The second workers of all
-    hosts follow, and so on. A worker never has fewer users than a later worker.
+    The result begins with the first worker of each host, sorted by host name. The second worker of
+    each host follows, and so on. So each worker has at least as many users as the workers behind
+    it.
     """
     hosts = [
         list(workers) for _, workers in groupby(sorted(ids), lambda worker: worker.split("_")[0])
@@ -77,9 +78,9 @@ class ConductedRun:
     """The state of one run.
 
     `plan`: the plan of the run, or None. The plan stays the same, even if the web form changes
-    Locust's options during the run. `there`: the number of running callers, by worker. `ending`:
-    the progress of the shutdown of this run, or None before the shutdown begins. `over`: an event
-    that is set when the shutdown is complete.
+    Locust's options during the run. `there`: a dictionary that contains the number of running
+    callers for each worker. `ending`: the progress of the shutdown of this run, or None before the
+    shutdown begins. `over`: an event that is set when the shutdown is complete.
     """
 
     plan: Plan | None = None
@@ -132,8 +133,8 @@ class Conductor:
 
         Locust quits at a signal, when the last worker has left, or when a worker has failed. To
         quit, Locust tells all workers to leave, and after that Locust reads no more messages.
-        Without this method, Locust could quit during the shutdown of a run, and then the histories
-        of all workers were lost. The quit must not run in the greenlet that reads messages, because
+        Without this method, Locust could quit during the shutdown of a run. All workers would then
+        lose their histories. The quit must not run in the greenlet that reads messages, because
         there it would wait for messages that nobody reads.
         """
         stop = runner.stop
@@ -322,7 +323,7 @@ class Conductor:
             gevent.sleep(LOOK_S)
 
     def _is_gone(self, hosts: Hosts, node: str) -> bool:
-        """Return whether worker `node` will never finish.
+        """Return True if worker `node` is lost, so that it will never report its end.
 
         Locust notices a lost worker after 4 s. If the worker runs on this host, this method asks
         the kernel, so it notices the loss at once.

@@ -2,8 +2,8 @@
 yields → an orderly end, or an end with an error message*.
 
 Python's own SIGINT handler raises an exception in the middle of running code, for example between a
-grant and the assignment of its lease. With this module, Ctrl-C takes effect between two passes of
-the hub.
+grant and the assignment of its lease. The handler of this module lets Ctrl-C take effect only
+between two passes of the hub.
 """
 
 import logging
@@ -32,8 +32,8 @@ logger = logging.getLogger(__name__)
 def interrupt_main_only(is_starting: Callable[[], bool]) -> None:
     """Install the handler for Ctrl-C in this process.
 
-    While `is_starting()` is true, Locust cannot handle an interrupt. In this case, Ctrl-C ends the
-    process with exit code 130.
+    While `is_starting()` is true, Locust cannot handle an interrupt, so Ctrl-C ends the process
+    with exit code 130.
     """
     numbers = count(1)
 
@@ -65,7 +65,8 @@ def end_within(seconds: float) -> None:
 # the time of the probe's last check, which shows whether another greenlet ran. The handler leaves
 # out the time spent waiting for a core. So a busy machine does not end a healthy process.
 def end_when_stuck(worker: Worker, leader: int | None) -> None:
-    """Check at each SIGALRM whether another greenlet has run besides the current caller.
+    """Check at each SIGALRM whether the running caller has blocked all other greenlets since the
+    last check.
 
     After two checks without progress, this process ends with an error message. If `leader` is not
     None, this process first sends SIGTERM to the process `leader`. Time spent waiting for a core

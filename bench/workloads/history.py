@@ -1,8 +1,9 @@
 """This module writes the history of the callers of one process: *operations → records, votes, lost
 attempts and misreports; counts in Locust's table*.
 
-Callers only append to the history. The process does all other work once a second, in pieces of
-about 100 µs, or at the end of the run. Every record is counted exactly once.
+Callers only append to the history. The process does all other work once a second and at the end of
+the run. The work of each second consists of pieces of about 100 µs. Every record is counted exactly
+once.
 """
 
 from collections import Counter
@@ -96,12 +97,12 @@ class WorkerHistory:
             yield
 
     def fold(self) -> Iterator[None]:
-        """Count the records that exist now. The iterator yields after every few records.
+        """Count the records that exist at the time of the call. The iterator yields after every few
+        records.
 
-        Records that arrive during the count wait until the next second. New records can arrive
-        whenever this loop yields. An earlier version of this loop continued until all records were
-        counted. Under overload, that loop did not end, and it delayed all later work by 8 s or
-        more.
+        Callers can write new records whenever the iterator yields. The next call counts these new
+        records. In an earlier version, the same call also counted the new records. Under overload,
+        such a call delayed all later work by 8 s or more.
         """
         until = self.recorder.written
         while len(records := self.recorder.read(self._folded, min(FOLD, until - self._folded))):
@@ -128,7 +129,8 @@ class WorkerHistory:
     # -- at the end --------------------------------------------------------------------------------
 
     def settle(self, timeout_ms: float) -> None:
-        """Wait up to twice `timeout_ms` for open rounds to close. Then count everything."""
+        """Wait until all open rounds have closed, but at most for twice `timeout_ms`. Then count
+        all records."""
         deadline_ns = monotonic_ns() + 2 * int(timeout_ms * NS_PER_MS)
         self.open.look(len(self.open))
         while len(self.open) and monotonic_ns() < deadline_ns:

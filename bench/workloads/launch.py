@@ -90,8 +90,8 @@ def join(host: str, port: int, processes: int, note: Path) -> subprocess.Popen[b
     """Start a Locust that works for the master at `host` and waits until this master exists. This
     Locust ends when this process ends.
 
-    Locust logs to stderr. When Locust has received its plan, the file `note` says whether another
-    run may follow: `MORE` or `LAST`.
+    Locust logs to stderr. After Locust has received its plan, the file `note` contains `MORE` if
+    another run may follow, or `LAST` if no other run follows.
     """
     words = [*_LOCUST, "--worker", "--master-host", host, "--master-port", str(port)]
     words += ["--processes", str(processes)] if processes > 1 else []
@@ -114,8 +114,8 @@ def note_of(error: BenchError) -> dict[str, str | int]:
 
 
 def error_of(sentence: str, exit_code: int, **_more: object) -> BenchError:
-    """Return the error that a message of `note_of` describes. Another version of lockbench may send
-    more fields."""
+    """Return the error that another process has described with `note_of`. The message may have more
+    fields, because the other process may run another version of lockbench."""
     return _ERRORS.get(exit_code, EnvironmentNotReadyError)(sentence)
 
 
@@ -187,7 +187,8 @@ class LocustProcess:
             return None
 
     def interrupt(self) -> None:
-        """Send Locust an interrupt. Locust then releases its locks, writes its notes and exits."""
+        """Send Locust an interrupt. Locust then releases its locks, writes its last notes and
+        exits."""
         self._process.send_signal(signal.SIGINT)
 
     def close(self) -> None:
@@ -195,7 +196,8 @@ class LocustProcess:
 
         If Locust itself has ended, this method gives Locust's workers 3 s to end. Then this method
         kills the whole process group. If Locust still runs, this method kills the group at once. A
-        second call does nothing, because other processes may have the number of the group by then.
+        second call does nothing, because the kernel may have given the number of the group to other
+        processes by then.
         """
         if self._is_closed:
             return
@@ -235,7 +237,7 @@ class LocustProcess:
 
 
 class Load(Protocol):
-    """The interface through which the leader of a run uses a running load."""
+    """The methods with which the leader of a run controls a running load."""
 
     def wait(self, timeout_s: float | None = None) -> int | None:
         """Wait at most `timeout_s` until the load ends. Return the exit code of the load, or None
@@ -261,8 +263,9 @@ class LocustSeries:
     call `close`.
 
     A new Locust needs two to five seconds to start and end, which is longer than a short probe of
-    `capacity`. In a series, Locust keeps running, and only the test inside Locust begins again.
-    Each run has its own users, connections and record, so the judge treats it like any other run.
+    `capacity`. In a series, one Locust process keeps running, and each run is a new test inside
+    this process. Each run has its own users, connections and record, so the judge treats it like
+    any other run.
     """
 
     def __init__(self) -> None:
@@ -277,8 +280,9 @@ class LocustSeries:
     def begin(self, plan: Plan, environ: Mapping[str, str] = os.environ) -> "SeriesRun":
         """Start the run of `plan` and return at once.
 
-        The run uses the present Locust if it is usable. Otherwise the run uses a new Locust. All
-        plans of a series must have the same number of processes. Raises EnvironmentNotReadyError.
+        If the present Locust process still works, it makes the run. Otherwise a new Locust process
+        starts and makes the run. All plans of a series must have the same number of processes.
+        Raises EnvironmentNotReadyError.
         """
         if self._process is not None and self._ours is not None and self._is_sound(self._process):
             # Locust may end at this moment. Then a new Locust starts.
@@ -302,7 +306,7 @@ class LocustSeries:
     def _is_sound(process: LocustProcess) -> bool:
         """Return whether this Locust can make another run.
 
-        A Locust that has reported a failure is about to quit.
+        If this Locust has reported a failure, it will soon quit, so the result is False.
         """
         return process.wait(0) is None and process.failure() is None
 
@@ -332,7 +336,7 @@ class SeriesRun:
         """Wait at most `timeout_s` until this run or Locust ends.
 
         Returns 0 if the run has ended. If Locust has ended, this method returns Locust's exit code.
-        If both still run, this method returns None.
+        If neither the run nor Locust has ended, this method returns None.
         """
         readable, _, _ = select.select([self._channel], [], [], timeout_s)
         # If Locust dies before it has read a plan, the connection is reset.
@@ -345,13 +349,14 @@ class SeriesRun:
     def close(self) -> None:
         """End Locust if the run has not ended, or if it was interrupted.
 
-        In any other case, Locust stays for the next run.
+        If the run has ended without an interrupt, Locust keeps running, so that the next run can
+        use it.
         """
         if not self._is_over or self._is_interrupted:
             self._process.close()
 
     def interrupt(self) -> None:
-        """Send Locust an interrupt, so that it ends. No further run can use this Locust."""
+        """Send Locust an interrupt, so that it ends. The next run needs a new Locust process."""
         self._is_interrupted = True
         self._process.interrupt()
 

@@ -79,9 +79,9 @@ def _connect(
 
 def _show_verdict(web_ui: WebUI, conductor: Conductor) -> None:
     """Add the verdict and the report of the last run to Locust's page. The login of the page
-    protects both.
+    protects the verdict and the report.
 
-    This function also removes the Host field. lockbench asks for targets instead.
+    This function also hides the Host field, because lockbench asks for targets instead.
     """
     app = web_ui.app
     assert app is not None

@@ -110,8 +110,8 @@ class Member:
         runner: LocalRunner | WorkerRunner,
         end: Callable[[], None] | None = None,
     ) -> None:
-        """`end` is a function that ends a run with shared time slices. If `end` is None, Locust
-        quits at the end of such a run."""
+        """`end` is a function that is called at the end of a run with shared time slices. If `end`
+        is None, Locust quits when a run with shared time slices ends."""
         self._environment = environment
         self._runner = runner
         self._end = runner.quit if end is None else end
@@ -193,8 +193,8 @@ class Member:
     def _say_there(self, worker: Worker) -> None:
         """Until the run begins, report again and again how many callers run in this process.
 
-        The report of Locust itself can be a second late, and it does not show whether the users
-        really run.
+        Locust itself also reports the number of users. However, this report can be a second late,
+        and it does not show whether the users have really started.
         """
         reported = 0
         while self._waiting is worker and not worker.is_ending:
@@ -209,8 +209,8 @@ class Member:
             self._worker.begin(self._end, **msg.data)
 
     def _close(self, **_: object) -> None:
-        """Close the worker, because all users have ended. If Locust spawns a user later, this user
-        does nothing."""
+        """Close the worker, because all users have ended. If Locust still spawns a user after this
+        call, this user does nothing."""
         LockUser.worker = None
         try:
             if self._worker is not None:

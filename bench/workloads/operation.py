@@ -7,10 +7,10 @@ A `Caller` makes the operations. The `Ledger` of a caller reads the leases and w
 
 Rules
 - The ledger records every finished operation. A kill may end the caller in the middle of an
-  operation. If the caller holds a lease at this moment, the caller first releases the lease. If the
-  release was already called, the record shows that no reply arrived. If the acquire had not
-  returned, the operation counts as cut.
-- An acquire ends when it returns. lockbench reads this time from the clock itself. When the acquire
+  operation. If the caller holds a lease at the time of the kill, the caller first releases the
+  lease. If the caller has already called the release, the record shows that no reply arrived. If
+  the acquire has not returned before the kill, the operation counts as cut.
+- An acquire ends when it returns. lockbench itself reads the clock at this moment. When the acquire
   returns, the ledger copies the values of the lease. A copy is necessary, because the recipe may
   change the lease object later or return the same object again. Only the end of the lease may move
   later, because a watchdog may extend the lease.
@@ -53,12 +53,12 @@ class OpenVotes:
     """A queue of the records that were written while their rounds were open: *slots and rounds →
     votes, patched after the rounds have closed*. `patch`: see `Recorder.patch_votes`.
 
-    A patch sets the bit `LATE` in the votes. In the record of a denied acquire, this bit means that
-    a key of the acquire may have existed until the patch.
+    A patch sets the bit `LATE` in the votes. If the record shows a denied acquire, this bit means
+    that a key of the acquire may have existed until the time of the patch.
 
-    When there are more than `KEPT` entries, each new entry makes this class check the oldest two.
-    An earlier version checked once a second and kept 50,000 leases. With so many leases, each
-    garbage collection stopped every caller for 26 to 56 ms.
+    If there are more than `KEPT` entries, each call of `add` checks the oldest two. An earlier
+    version checked the entries once a second, so the queue kept up to 50,000 leases alive. Because
+    of these leases, each garbage collection stopped every caller for 26 to 56 ms.
     """
 
     def __init__(self, patch: Callable[[int, int], bool], votes: PackedVotes) -> None:
@@ -172,8 +172,8 @@ class CallerSetting:
 
     `take` waits for the next intended start and returns the time of this start (ns). If the
     schedule has ended, `take` returns 0. If `take` is None, each operation starts at once.
-    `nap_until` waits for the end of a hold, and `rest_until` waits for the end of a rest. `keep` is
-    called with the delay (ns) of a caller before its next operation.
+    `nap_until` waits for the end of a hold, and `rest_until` waits for the end of a rest. `keep`
+    receives the time (ns) for which a caller was delayed before its next operation.
 
     `pause_ns`: if an acquire fails at once because no quorum answers, its caller starts no new
     operation until `pause_ns` after the start of that acquire. `believes_grant`: if true, an
@@ -199,11 +199,11 @@ class Books:
     """The functions and objects with which all callers of a process store their operations.
 
     `tell` receives the latency (ns) of each acquire. If the acquire failed, `tell` also receives
-    the name of the failure. `lost` receives the start times of the attempts that do not fit into a
-    record. `pending` receives each record whose round is still open. `cut` counts an acquire whose
-    caller ended before the acquire returned. `misreport` receives a sentence about an impossible
-    value. `still_open`: the packed votes for an open round, in which every vote is undecided.
-    `held`: the ids of the leases that callers hold.
+    the name of the failure. A record contains the start time of only one attempt. `lost` receives
+    the start times of all other attempts. `pending` receives each record whose round is still open.
+    `cut` counts an acquire whose caller ended before the acquire returned. `misreport` receives a
+    sentence about an impossible value. `still_open`: the packed votes for an open round, in which
+    every vote is undecided. `held`: the ids of the leases that callers hold.
     """
 
     recorder: Recorder
@@ -303,7 +303,7 @@ class Ledger:
         return fault
 
     def _read_attempts(self, lease: Lease, returned_ns: int) -> str:
-        """Copy the votes, the attempts and the owner of the lease."""
+        """Copy the votes, the number of attempts and the owner from the lease."""
         attempts = lease.attempts
         split_votes = lease.split_votes
         lost_ns = lease.lost_ns
@@ -479,7 +479,8 @@ class Caller:
         self._now: Callable[[], int] = monotonic_ns
 
     def run(self, user: LocustUser, running: str) -> None:
-        """Make operations until the schedule ends or the state of `user` is no longer `running`."""
+        """Repeat operations until the schedule ends, or until the state of `user` is no longer
+        `running`."""
         now = self._now
         take = self.load.take
         thinks_ns = self._thinks_ns

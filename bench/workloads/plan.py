@@ -115,7 +115,7 @@ class Plan:
     def window_ns(self) -> tuple[int, int | None]:
         """The start and the end of the measurement, in ns after the origin.
 
-        If Locust alone decides the times, the start is 0 and the end is None.
+        If Locust alone decides when a run begins and ends, the start is 0 and the end is None.
         """
         if not self.timed:
             return 0, None
@@ -130,7 +130,7 @@ class Plan:
 
     @property
     def others_s(self) -> float:
-        """The extra time (s) that the run may need because of other processes.
+        """The time (s) by which other processes may prolong the run.
 
         In a ring, the other runs may start late, and each run uses its own time slices. If workers
         run on other hosts, the transfer of their histories takes time.
@@ -185,8 +185,7 @@ def in_memory(text: bytes) -> int:
 def plan_from(text: bytes | str, what: str) -> Plan:
     """Parse the plan in `text` and return the plan.
 
-    Raises UsageError if `text` is not a plan. The error message uses `what` as the name of the
-    text.
+    Raises UsageError if `text` is not a plan. `what`: the name of the text in the error message.
     """
     try:
         # The hook decodes a Path.

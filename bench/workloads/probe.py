@@ -1,8 +1,8 @@
 """This module measures the health of the load generator: *a check every 10 ms → the lateness of
 greenlets and timers, CPU time, and the time in which this process did not run*.
 
-All code of this module runs in the thread of the hub. A process does not count as stopped while it
-waits for its time slice. Its CPU time during this wait does not count.
+All code of this module runs in the thread of the hub. While a process waits for its time slice, it
+does not count as stopped, and its CPU time does not count.
 """
 
 import time
@@ -22,8 +22,8 @@ PROBE_NS = 10 * NS_PER_MS
 
 
 class GeneratorProbe:
-    """A greenlet that checks the clocks again and again from its creation on. If the disk is full,
-    the greenlet calls `broke`."""
+    """A greenlet that starts when the object is created and then checks the clocks every 10 ms. If
+    the disk is full, the greenlet calls `broke`."""
 
     def __init__(
         self, workdir: Path, index: int, waits: Waits, broke: Callable[[BenchError], None]
@@ -82,8 +82,8 @@ class GeneratorProbe:
         return time.process_time() - self._cpu_s - waited_s
 
     def close(self) -> None:
-        """Make one more check and then close the file. The last check finds a stop that happened
-        after the previous check."""
+        """Make one more check and then close the file. If the process has been stopped since the
+        previous check, this last check notices the stop."""
         self._task.kill()
         self._look_for_gap(self.looked_ns + PROBE_NS)
         self._gaps.close()

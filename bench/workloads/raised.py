@@ -1,9 +1,9 @@
 """This module counts the exceptions that a lock under test raises: *exceptions → a count for each
 message with file and line*.
 
-A recipe should answer with a Lease, a Denied or an Outcome. So every exception is unexpected. An
-exception may come from an acquire, from a release, or from a greenlet or thread of the recipe, for
-example a watchdog.
+A recipe should answer with a Lease, a Denied or an Outcome. So every exception from a recipe counts
+as an error. An exception may come from an acquire, from a release, or from a greenlet or thread of
+the recipe, for example a watchdog.
 """
 
 import contextlib
@@ -47,7 +47,8 @@ def place_of(error: BaseException) -> str:
     """Return the file and the line that raised `error`, as text.
 
     If the traceback contains lines of other code, this function skips the lines of lockbench
-    itself. If the first and the last remaining line are in different files, the text names both.
+    itself. The text names the last remaining line. If the first remaining line is in another file,
+    the text also names the first remaining line.
     """
     frames = extract_tb(error.__traceback__)
     theirs = [frame for frame in frames if not frame.filename.startswith(_OURS)] or frames[-1:]

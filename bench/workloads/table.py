@@ -3,7 +3,8 @@ Locust's StatsEntry*.
 
 Rules
 - Each delta is added to Locust's entry and to Locust's total. A worker adds its last delta before
-  its last report. So at the end, both have exactly the same counts as lockbench.
+  its last report. So at the end, Locust's entry and Locust's total have exactly the same counts as
+  lockbench.
 - The keys of Locust's response-time table are milliseconds with two significant digits. Locust's
   own rounding keeps only whole milliseconds.
 
@@ -41,8 +42,8 @@ Taken = tuple[NDArray[np.int64], NDArray[np.int64], int]
 
 
 def acquires_of(records: Records) -> Taken:
-    """Return three values: the durations of all acquires since their intended starts, their outcome
-    codes, and the code of a success."""
+    """Return the durations (ns) of all acquires, their outcome codes, and the outcome code that
+    means success. Each duration begins at the intended start of the acquire."""
     return (
         records.ended_ns - records.intended_ns,
         records.acquire_code,
@@ -51,8 +52,8 @@ def acquires_of(records: Records) -> Taken:
 
 
 def releases_of(records: Records) -> Taken:
-    """Return three values: the durations of all releases that have an outcome, their outcome codes,
-    and the code of a success."""
+    """Return the durations (ns) of all releases that have an outcome, their outcome codes, and the
+    outcome code that means success."""
     codes = records.release_code
     answered = codes != 0
     took_ns = records.release_replied_ns - records.release_sent_ns
@@ -62,8 +63,8 @@ def releases_of(records: Records) -> Taken:
 class Row:
     """One row of the table.
 
-    `select` computes the durations and outcomes of the row from the records. If `fire` is given,
-    the row fires an event of Locust for every operation. Locust then fills its table from the
+    `select` computes the durations and outcomes of the row from the records. If `fire` is not None,
+    the row reports every operation to Locust as an event. Locust then fills its table from these
     events.
     """
 
@@ -127,7 +128,8 @@ class Row:
 
     @property
     def counts(self) -> tuple[int, int]:
-        """All requests and failures so far, including those that the next report will add."""
+        """The number of requests and the number of failures so far. Both numbers include the
+        operations that the next report will add."""
         return self._told + self._new.count, self._told_failures + self._failures.total()
 
     def _delta(self, stats: RequestStats, new: Histogram, failures: int) -> StatsEntry:

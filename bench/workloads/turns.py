@@ -2,13 +2,14 @@
 as if it were alone*.
 
 Rules
-- A time slice ends only when every caller is between two operations. So no operation spans the
-  pause between two time slices.
+- A time slice ends only when every caller is between two operations. So no operation is in progress
+  during the pause between two time slices.
 - The own time of a process stops while the process waits for its time slice. At the end, `shift`
-  converts all times in the records to the own time of the process. After that, the records look as
-  if the process had run without a pause.
+  converts all times in the records to the own time of the process. The converted records look as if
+  the process had run without a pause.
 - A process that ends leaves the ring. The other processes skip a process that has died. If a
-  process dies in its own time slice, the other processes wait until their parents end them.
+  process dies during its own time slice, nobody passes the time slice on. The other processes then
+  wait until their parents end them.
 
 Source: pipe(7), fifo(7).
 """
@@ -98,7 +99,7 @@ class RingPlace:
 
     def run(self, origin_ns: int, length_ns: int, written: Callable[[], int]) -> None:
         """Take part in the ring until `length_ns` of the process's own time have passed since
-        `origin_ns`. The last time slice stays open.
+        `origin_ns`. This method does not end the last time slice.
 
         `written`: a function that returns the number of written records.
         """
@@ -129,7 +130,7 @@ class RingPlace:
     def _file(self, word: str, place: int) -> Path:
         """Return the path of a pipe or message file of the member at `place`.
 
-        `word` is the beginning of the file name: `turn`, `ready` or `gone`.
+        `word` is the beginning of the file name, which is `turn`, `ready` or `gone`.
         """
         return self._ring.folder / f"{word}-{place}"
 
@@ -162,7 +163,8 @@ class RingPlace:
     def _pass_on(self, to: int) -> None:
         """Give the time slice to the next member that still runs.
 
-        The search begins with place `to`.
+        This method tries the member at place `to` first, and then the following members of the
+        ring.
         """
         places = self._ring.places
         for place in (number % places for number in range(to, to + places)):

@@ -1,8 +1,8 @@
 """This module makes the callers of one process wait: *a scenario → holds, rests, arrivals, time
 slices; the start of each caller's next operation*.
 
-Each process creates its own `Waits`. Between two operations, callers wait only in this object. So
-if a user must stop, this object wakes the user.
+Each process creates its own `Waits`. Between two operations, callers wait only in methods of this
+object. So if a user must stop, this object wakes the user.
 """
 
 from collections.abc import Callable
@@ -42,10 +42,10 @@ class Waits:
 
     @property
     def take(self) -> Callable[[], int] | None:
-        """The function that returns the start of a caller's next operation (ns).
+        """A function that returns the start time (ns) of a caller's next operation.
 
-        The function returns 0 if the caller must make no further operation. If the property is
-        None, each operation starts at once.
+        The function returns 0 if the caller must make no further operation. The value None means
+        that each operation starts at once.
         """
         if self._arrivals is not None:
             return self._next_arrival
@@ -97,7 +97,7 @@ class Waits:
         """End the wait of a user that must stop.
 
         This method ends a think time. This method also ends a wait for other users, for an arrival
-        or for a time slice. This method does not end a hold.
+        or for a time slice. If the user holds a lock, this method does not shorten the hold time.
         """
         self.started.set()
         self.rests.cancel(user)
@@ -117,8 +117,8 @@ class Waits:
 
     @property
     def kept_ns(self) -> int:
-        """The total time (ns) for which callers were delayed between two operations during the
-        measurement."""
+        """The total time (ns) for which callers were delayed between two operations. Only delays
+        during the measurement count."""
         until_ns = self._kept_in_all_ns if self._kept_until_ns is None else self._kept_until_ns
         return until_ns - self._kept_before_ns
 

@@ -2,11 +2,12 @@
 with callers; at the end, the last note and the final counts in Locust's table*.
 
 Rules: this module opens connections and files in the process that uses them. The connections and
-files are opened before the users start, and never when this module is imported. Users call only the
-functions that a `Caller` holds. During the run, two greenlets do all other work, once a second. The
-first greenlet writes the note. The second greenlet counts the new records in pieces of about 100
-µs, with a pause of a millisecond after each piece. The note never waits until the records are
-counted, because readers need the note most when the counting is late.
+files are opened before the users start, and never when this module is imported. During its
+operations, a user calls only the functions in its `Caller`. During the run, two greenlets do all
+other work, once a second. The first greenlet writes the note. The second greenlet counts the new
+records in pieces of about 100 µs, with a pause of a millisecond after each piece. The first
+greenlet does not wait for the second greenlet, because readers need the note most when the counting
+is late.
 """
 
 import gc
@@ -130,8 +131,8 @@ class Worker:
         """Connect the recipe and open the history.
 
         `broke`: this function receives an error that ends the run. `seat`: the number of this
-        worker and the number of all workers. Raises UsageError or EnvironmentNotReadyError. After
-        an exception, nothing stays open.
+        worker, and the total number of workers. Raises UsageError or EnvironmentNotReadyError. If
+        this method raises an exception, it first closes everything that it has opened.
         """
         with ExitStack() as closing:
             workdir = plan.workdir
@@ -176,8 +177,8 @@ class Worker:
         that caller. Raises UsageError.
 
         In a planned run, all callers begin together when all callers exist. In an earlier version,
-        callers began one by one. The work of the first thousand callers then delayed the start of
-        the remaining callers for seconds. So the run measured fewer callers than the scenario
+        each caller began as soon as it existed. The work of the first thousand callers delayed the
+        start of the other callers for seconds. So the run measured fewer callers than the scenario
         requests.
         """
         place_in_row = heappop(self._left) if self._left else self.callers
@@ -275,8 +276,8 @@ class Worker:
         self._closing.close()
 
     def _told(self, ask: Callable[[], Answer], nothing: Answer) -> Answer:
-        """Return the value of `ask`, which calls the recipe. If `ask` raises an exception, this
-        method counts the exception and returns `nothing`."""
+        """Call `ask`, a function that calls the recipe, and return the result. If `ask` raises an
+        exception, this method counts the exception and returns `nothing`."""
         try:
             return ask()
         except Exception as error:  # noqa: BLE001
@@ -292,7 +293,7 @@ class Worker:
     # they needed it most. A thread writes the file, because the system calls would stop every
     # caller for 0.3 ms.
     def _report(self) -> None:
-        """Write a note every `NOTE_S`, even if the housekeeping is behind."""
+        """Write a note every `NOTE_S` seconds, even if `_housekeep` is late."""
         notes = 0
         lag_text = ""
         while not self._ending.wait(NOTE_S):
@@ -332,8 +333,7 @@ class Worker:
     def _note(self, phase: Phase, cpu_s: float) -> WorkerNote:
         """Return the note of this process, without histograms.
 
-        Encoding histograms takes milliseconds. The time of the encoding must not count as work of
-        callers.
+        Encoding histograms takes milliseconds, and this time must not count as work of the callers.
         """
         history = self.history
         waits = self.waits
@@ -366,7 +366,7 @@ class Worker:
 
 
 def instance_report(status: InstanceStatus) -> InstanceSeen:
-    """Return one instance as this process sees it."""
+    """Return the state of one instance as this process sees it."""
     return InstanceSeen(
         **{**{name: getattr(status, name) for name in _SEEN}, "errors": dict(status.errors)}
     )
@@ -374,7 +374,7 @@ def instance_report(status: InstanceStatus) -> InstanceSeen:
 
 def _acquire_shared(recipe: Recipe, shared: bool) -> Acquire:
     """Return the acquire function for readers. If the scenario has no readers, this function
-    returns the normal acquire function, and nobody calls it."""
+    returns the normal acquire function, but no caller uses the result."""
     return cast("SharedRecipe", recipe).acquire_shared if shared else recipe.acquire
 
 

@@ -1,10 +1,10 @@
-"""This module is the interface of lockcore for lockbench: *the judges and loads of lockbench → the
-pure parts of lockcore*.
+"""This module gives lockbench access to inner parts of lockcore: *the judges and loads of lockbench
+→ the pure parts of lockcore*.
 
 Rules: `bench` may import `lockcore`, `lockcore.clock`, this module and `lockcore.bench.sockets`.
 `bench` may not import any other module of lockcore, and `make lint` checks this. So a change inside
-lockcore needs no change in `bench`. This module uses no sockets, so judges that import it stay
-pure. Applications do not need this module.
+lockcore needs no change in `bench`. This module uses no sockets. So a judge that imports this
+module stays free of sockets, too. Applications do not need this module.
 """
 
 from lockcore.engine import engine as _engine

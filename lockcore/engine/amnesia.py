@@ -1,5 +1,5 @@
 """This module notices when an instance forgets its locks while its connection stays open: *push
-messages, answers → abstention*.
+messages and replies of an instance → the instance abstains*.
 
 Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md. For this reason,
 each constant is declared as `Final`.
@@ -42,14 +42,14 @@ SWAPS: Final = request(b"INFO", b"commandstats")
 # within SWAPS_EVERY_NS after a reading, only the next reading shows it. A reading takes a server 4
 # to 12 µs (redis 7.0 and 8.2).
 class Amnesia:
-    """Notices when instances forget their locks while their connections stay open.
+    """An object that notices when an instance forgets its locks while its connection stays open.
 
     A server forgets locks if somebody flushes it, or if it was a replica for a while. The server
     then sends a push message between two replies, or it answers -READONLY. If a server sends no
     push messages, the engine asks for its replication id once a second. When the engine notices one
     of these signs, the instance abstains for `whole_ns`, as it does after a restart. If `whole_ns`
-    is 0, the instance does not abstain. SETs that the instance has not answered yet do not count.
-    `recount` computes the voters again.
+    is 0, the engine ignores these signs. When an instance begins to abstain, the SETs that it has
+    not answered yet no longer count. `recount` computes the voters again.
 
     Redis reports a flush to every client that uses CLIENT TRACKING. Source: the Redis commands
     CLIENT TRACKING, REPLICAOF, SWAPDB and INFO commandstats.
@@ -84,8 +84,8 @@ class Amnesia:
                 self._engine.unicast(pipe, request(b"INFO", b"replication"), question)
 
     def counting_swaps(self, pipes: Sequence[InstancePipe], now_ns: int) -> list[InstancePipe]:
-        """Return the instances to which the engine must send `SWAPS` now. Each reply goes to
-        `swaps_read`.
+        """Return the instances to which the engine must send `SWAPS` now. The method `swaps_read`
+        processes each reply.
 
         The engine sends `SWAPS` again after SWAPS_EVERY_NS at the earliest.
         """

@@ -1,20 +1,20 @@
-"""This module decides the next step of one operation: *(event, now, random) → send a round, wait
-until a time, or end*.
+"""This module decides the next step of one operation: *an event, the time and a random number → a
+round to send, a time to wait for, or the result*.
 
 Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md. For this reason,
-the code creates each `Lease` with positional arguments, and it never looks up anything by name.
+the code creates each `Lease` with positional arguments.
 
-Each operation is a generator, which yields requests to the shell. There are four kinds of request.
-A `Round` asks the shell to send the round and to wake the operation when the round is settled. A
-`Turn` asks the shell to send nothing and to wake the operation when the turn is settled. An int is
-a time (ns) at which the shell must wake the operation. An `Offer` asks the shell whether the caller
-receives this lease in time. The shell answers each request with the current time (ns). After an
-offer, the answer is the time at which the caller runs again. The generator returns the result of
-the operation. If the caller is cancelled, the shell raises an exception inside the generator, and
-the generator abandons its round.
+Each operation is a generator, which yields four kinds of request to the shell. A `Round` asks the
+shell to send the round and to wake the operation when the round is settled. A `Turn` asks the shell
+to send nothing and to wake the operation when the turn is settled. An int is a time (ns) at which
+the shell must wake the operation. An `Offer` asks the shell whether the caller receives this lease
+in time. The shell answers each request with the current time (ns). The answer to an `Offer` is the
+time at which the caller runs again. The generator returns the result of the operation. If the
+caller is cancelled, the shell raises an exception inside the generator, and the generator abandons
+its round.
 
-Rules: a lease belongs to a caller only after two steps. First, the caller's own thread receives the
-lease. Second, this thread reads the clock. Every attempt has its own start and its own owner token.
+Rules: a caller has a lease only after two steps. First, the caller's own thread receives the lease.
+Second, this thread reads the clock. Every attempt has its own start and its own owner token.
 Source: the description of Redlock in the Redis documentation.
 """
 
@@ -129,8 +129,8 @@ class Acquisition:
     def _in_line(self, now_ns: int) -> Steps:
         """Make attempts until the end of the acquire. A cancelled acquire leaves nothing behind.
 
-        If the acquire is cancelled, this method cleans up its attempt, and nothing wakes the caller
-        later.
+        If the acquire is cancelled, this method cleans up its attempt. After that, neither a round
+        nor a turn wakes the caller.
         """
         try:
             try:
@@ -283,8 +283,8 @@ class Acquisition:
 def _settled(round_: Round | Turn) -> Generator[Request, int, int]:
     """Wait for a round or a turn.
 
-    If the caller is cancelled during the wait, this function abandons the round or turn, and
-    nothing wakes the caller later.
+    If the caller is cancelled during the wait, this function abandons the round or turn. After
+    that, the round or turn does not wake the caller.
     """
     try:
         return (yield round_)
@@ -313,7 +313,8 @@ def extend_steps(engine: Engine, lease: Lease, ttl_ms: int, now_ns: int) -> Step
 
     Raises ValueError if the extension would not end later than the newest lease's `valid_until_ns`.
     This function also raises ValueError if another extension has already requested the same end or
-    a later end. The reason is that an instance keeps the extension that arrives last.
+    a later end. Without this check, an extension with an earlier end could arrive last, and the
+    instances would then use this earlier end.
     """
     terms = engine.terms(ttl_ms)
     round_ = engine.extend_round(lease, terms, now_ns)
@@ -369,6 +370,6 @@ def newest_of(lease: Lease) -> Lease:
 
 
 def asked_until_ns(lease: Lease) -> int:
-    """Return the latest end that the SET or an extension of the lease has requested. This includes
-    requests that were not granted."""
+    """Return the latest end of the lease that the SET or an extension has requested. Requests that
+    the instances did not grant count as well."""
     return max(newest_of(lease).valid_until_ns, getattr(lease.round, "asked_until_ns", 0))

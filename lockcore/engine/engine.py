@@ -124,11 +124,11 @@ class Engine(RoundEngine):
         self.outbox.add_set(round_)
 
     def _read_swaps(self, now_ns: int) -> None:
-        """Queue a command for the voters before the SET. The command reads how often the voters
-        have swapped databases (amnesia.py).
+        """Queue a command for the voters before the SET. The command asks a voter how often it has
+        swapped databases (amnesia.py).
 
-        This method does not use `unicast`, because `unicast` may send at once. A send may break a
-        connection. Then the voters would change while the SET is being queued.
+        This method does not use `unicast`, because `unicast` may send at once. If a connection
+        broke during this send, the voters would change before the SET is queued.
         """
         amnesia = self.members.amnesia
         question = Asked(now_ns, amnesia.swaps_read)
@@ -139,8 +139,8 @@ class Engine(RoundEngine):
     def submit_release(self, round_: ReleaseRound) -> None:
         """Queue a release for every instance to which the SET was sent.
 
-        An instance that is connected gets the release at once. Any other instance gets the release
-        later (owed.py).
+        A connected instance gets the release at once. An instance that is not connected gets the
+        release later (owed.py).
         """
         won = round_.won
         targets = won.voters
@@ -167,7 +167,7 @@ class Engine(RoundEngine):
             self.turns.poke(resource)
 
     def submit_extend(self, round_: ExtendRound) -> None:
-        """Queue an extension for every instance that is connected and not lagging."""
+        """Queue an extension for every connected instance that is not in the state LAGGING."""
         members = zip(self.pipes, self.members.states, strict=True)
         reached = [
             pipe for pipe, state in members if pipe.is_open and state.state is not State.LAGGING
@@ -204,8 +204,8 @@ class Engine(RoundEngine):
         """Send a release to one instance again.
 
         If `whole` is true, the release contains the source of its script. If `whole` is false, the
-        release is sent as a command of its own, because a merged call that contained the release
-        has failed.
+        release was part of a merged script call that has failed. In this case, the release is sent
+        as a separate command.
         """
         self.deadlines.watch(round_, self.now_ns)
         if whole:
@@ -225,7 +225,7 @@ class Engine(RoundEngine):
         """Send everything that is queued, in one write per connection.
 
         If a connection breaks during this call, the engine may queue more commands for the other
-        connections. This method also sends those new commands.
+        connections. This method sends these additional commands, too.
         """
         outbox = self.outbox
         if outbox.flushing:
@@ -274,8 +274,8 @@ class Engine(RoundEngine):
     # -- time --------------------------------------------------------------------------------------
 
     def tick(self, now_ns: int) -> int:
-        """Settle the rounds and turns whose time has ended, and let the members do the work that is
-        due.
+        """Settle the rounds and turns whose time has passed. After that, let the members do the
+        work that is due.
 
         Returns the time of the next call (ns), or FAR_FUTURE_NS.
         """
@@ -296,7 +296,7 @@ class Engine(RoundEngine):
     def next_tick_ns(self, now_ns: int, slack_ns: int = 0) -> int:
         """Return the time of the next `tick`, or FAR_FUTURE_NS.
 
-        A turn may be late by `slack_ns`.
+        `slack_ns`: the tick for a parked turn may be late by this time.
         """
         turn_ns = self.turns.parked.next_ns + slack_ns
         return min(self.deadlines.next_ns(), turn_ns, self.members.next_ns(now_ns))

@@ -11,8 +11,9 @@ process sends a message. This message passes the turn to the first waiting proce
 other waiting processes.
 
 Rules: a message never grants a lock. A lost message only delays a caller, and a false message only
-causes a useless attempt. mail.py decides when a message counts. If a message that counts passes the
-turn to a process, the key is free on a quorum of instances.
+causes a useless attempt. mail.py decides when a message counts. Each instance executes the release
+before it delivers the message that passes the turn. So when this message counts, the key is free on
+a quorum of instances.
 """
 
 from __future__ import annotations
@@ -70,8 +71,8 @@ SOON_FREE: Final = 4
 class Crowd:
     """The processes that wait for one resource, in order.
 
-    `left` is the number of callers of this process that try before the waiting processes. `news_ns`
-    is the time of the last message about the resource.
+    `left` is the number of callers of this process that may try before the turn goes to the waiting
+    processes. `news_ns` is the time of the last message about the resource.
     """
 
     __slots__ = ("left", "news_ns", "others")
@@ -87,7 +88,7 @@ class Wait:
 
     `holders` maps an owner token to the time of the last message to its process. `unanswered_ns` is
     the time of the first message without an answer, or 0 if all messages are answered. `free_looks`
-    is the number of consecutive looks that found the key free.
+    counts how many times in succession a look at the key has found the key free.
     """
 
     __slots__ = ("free_looks", "holders", "resource", "unanswered_ns")
@@ -104,35 +105,39 @@ class Handoff:
 
     The engine and the steps of an operation use three methods.
 
-    | caller | calls | what happens next |
-    |---|---|---|
-    | a refused head | `expects` | the head waits for a message, or the head polls |
-    | a waiting head | `look` | the head tries when the key is free, or when it gets the turn |
-    | a holder | `released` | the next caller of this process tries, or the next process tries |
+    - A head calls `expects` after the servers have refused its SET. If the result is True, the head
+      waits for a message. If the result is False, the head polls.
+    - A waiting head calls `look`. The head then tries as soon as the key is free, or as soon as the
+      head gets the turn.
+    - A holder's process calls `released`. Then the next caller of this process tries, or the next
+      process tries.
 
-    This table shows the states of a head. The resource of a head has a `Wait`.
+    A head has three states, and the resource of the head has a `Wait`.
 
-    | state | `unanswered_ns` | the state ends when |
-    |---|---|---|
-    | looking | unchanged | a quorum of values arrives. Then the head tries, or sends `waits` |
-    | waiting | 0, or recent | `turn` arrives (try), `look` arrives (look), ANSWER_NS pass (poll) |
-    | polling | older than ANSWER_NS | `heard`, `look` or `turn` arrives, or MISTRUST_NS pass |
+    - Looking: the head has asked the instances for the key's value. When a quorum has answered, the
+      head tries if the key is free. If the key is not free, the head sends `waits` to the holder.
+    - Waiting: `unanswered_ns` is 0 or recent. If `turn` arrives, the head tries. If `look` arrives,
+      the head looks. If the holder does not answer for ANSWER_NS, the head begins to poll.
+    - Polling: `unanswered_ns` is older than ANSWER_NS. The head stops polling if `heard`, `look` or
+      `turn` arrives, or after MISTRUST_NS.
 
-    This table shows the states of a holder's process. The resource may have a `Crowd`.
+    The resource of a holder may have a `Crowd`, and `released` has a different effect in each case.
 
-    | state | effect of `released` | the state ends when |
-    |---|---|---|
-    | no crowd | the next caller here wakes | `waits` or `turn` names another waiting process |
-    | a crowd, `left` > 0 | the next caller here wakes | `left` becomes 0 |
-    | a crowd, `left` = 0 | the crowd gets the turn | the crowd has been passed on |
+    - If there is no crowd, `released` wakes the next caller of this process. A message `waits` or
+      `turn` that names another waiting process creates a crowd.
+    - If there is a crowd, a caller of this process waits, and `left` is more than 0, `released`
+      wakes this caller and reduces `left` by 1.
+    - If there is a crowd, but no caller of this process waits or `left` is 0, `released` passes the
+      turn to the crowd. The crowd is then removed.
 
-    If a crowd gets no message for FORGET_NS, this class forgets the crowd. In this case, the last
-    message of the crowd arrived after the release. Since then, the waiting processes have sent
-    their messages to another holder.
+    If a crowd gets no message for FORGET_NS, this class forgets the crowd. By then, each process
+    that still waits has sent a new message. Because no new message arrived here, the new messages
+    went to another holder.
 
-    `passing` contains the released resources whose turn must go to another process. `pass_all`
-    sends these turns. `wakeups` is the number of turns that this process got from other processes.
-    `polls` is the number of times that this process asked for the holder of a key.
+    `passing` contains the resources that this process has released and that another process may
+    acquire next. `pass_all` sends the messages that pass the turns for these resources. `wakeups`
+    is the number of turns that this process got from other processes. `polls` is the number of
+    times that this process asked for the holder of a key.
     """
 
     def __init__(self, engine: Core, turns: Turns, mail: Mail) -> None:
@@ -149,10 +154,10 @@ class Handoff:
     # -- here --------------------------------------------------------------------------------------
 
     def expects(self, resource: str, now_ns: int) -> bool:
-        """True if a caller that waits for the resource may expect a message.
+        """Return True if a caller that waits for the resource can expect a message.
 
-        Two conditions are necessary. First, messages reach this process. Second, the holder of the
-        resource has answered, or the holder still has time to answer.
+        A caller can expect a message only if messages reach this process. In addition, the holder
+        of the resource must have answered, or the holder must still have time to answer.
         """
         if not self.mail.arrives:
             return False
@@ -187,10 +192,11 @@ class Handoff:
     # between. If the turn goes to another process while no caller stands in line here, this process
     # holds a place in its line for 250 ms. New callers then stand behind the other process.
     def released(self, resource: str) -> None:
-        """Decide who tries next, because a lease is about to be released.
+        """Decide which caller tries next, because a caller of this process is about to release its
+        lease.
 
-        Either the next caller of this process tries at once, or another process tries after the
-        release.
+        If the next caller belongs to this process, it tries at once. If the next caller belongs to
+        another process, it tries after the release.
         """
         turns = self._turns
         digest = self.mail.digest_of(resource) if self.crowds else b""
@@ -219,10 +225,10 @@ class Handoff:
             self._pass_on(self.mail.digest_of(resource), last)
 
     def _emptied(self, resource: str) -> None:
-        """Pass the turn to another process, because no caller of this process waits any more.
+        """Pass the turn to another process, because the last waiting caller of this process has
+        left without the lock.
 
-        No caller of this process got the lock, and other processes may wait for a message of this
-        process.
+        Without this call, other processes could wait for a message of this process in vain.
         """
         if self.crowds:
             self._pass_on(self.mail.digest_of(resource), [])
@@ -231,7 +237,7 @@ class Handoff:
         """Ask the instances for the key's holder.
 
         The process of the holder gets a message. If the key is free, the head of this process tries
-        again. `again` is True if the head has waited since its last look.
+        again. `again` is True if the head has already looked during its present wait.
         """
         self.polls += 1
         wait = self._wait(self.mail.digest_of(resource), resource)
@@ -242,7 +248,8 @@ class Handoff:
         self._look(wait)
 
     def _look(self, wait: Wait) -> None:
-        """Read the beginning of the key's value on every instance, however long the value is.
+        """Read the beginning of the key's value on every voter. The number of bytes is the length
+        of an owner token, even if the value is longer.
 
         This method needs the answers of a quorum of instances. An error does not count as an
         answer.
@@ -265,15 +272,16 @@ class Handoff:
             engine.unicast(pipe, data, question)
 
     def _looked(self, wait: Wait, values: list[bytes]) -> None:
-        """Decide what to do with the values of a look. The values show either that the key is free,
-        or which processes hold the key.
+        """Decide what the head does after a look at the key's values. The values show either that
+        the key is free, or which processes hold the key.
 
         Several processes may hold the key, each on some of the instances. In this case, the head
         sends a message to each of these processes.
 
-        If another program has set the key to an empty string, each look finds the key free. So the
-        head tries at once after each of the first SOON_FREE such looks. After that, the head waits
-        for its next regular look. Without this limit, the head would try without end.
+        If another program has set the key to an empty string, the key looks free, but every attempt
+        fails. So the head tries at once only after the first SOON_FREE looks that show a free key.
+        After that, the head waits until its next regular look. Without this limit, the head would
+        try again and again without a pause.
         """
         if 2 * values.count(b"") > len(values):
             wait.free_looks += 1
@@ -299,10 +307,10 @@ class Handoff:
     def _unheard(self, wait: Wait, *, is_first: bool) -> None:
         """Decide what to do after a message to a holder has reached no process.
 
-        If the message was for the first holder, the holder has died and will not answer. It is
-        unlikely that the next holder has died as well. So if a message to a second holder reaches
-        no process, the head assumes that the holders are clients with another policy. Then the head
-        polls.
+        If this was the first holder to which the head sent a message, this holder has died and will
+        not answer. It is unlikely that the second holder has died as well. So if a message to a
+        second holder also reaches no process, the head assumes that the holders use another policy
+        and receive no messages. Then the head polls.
         """
         if is_first:
             wait.unanswered_ns = 0
@@ -334,8 +342,9 @@ class Handoff:
     def _is_waited_for(self, digest: bytes, process: bytes) -> None:
         """Answer the message of a process that waits for the resource.
 
-        If no caller waits here, the answer is `look`, which makes that process read the key again.
-        The reason is that the key may have been released before the message arrived.
+        If no caller of this process waits for the resource, the answer is `look`. After this
+        answer, the waiting process reads the key again, because the key may have been released
+        before its message arrived.
         """
         left = self._line(digest)
         unheard = partial(self._is_gone, digest, process)
@@ -380,7 +389,8 @@ class Handoff:
     def _crowd(self, digest: bytes) -> Crowd | None:
         """Return the processes that wait for the resource.
 
-        If there are none, or if their last message is too old, this method returns None.
+        If no process waits, or if the last message about the resource is too old, this method
+        returns None.
         """
         crowd = self.crowds.get(digest)
         if crowd is not None and crowd.news_ns + FORGET_NS < self.engine.now_ns:
@@ -399,7 +409,7 @@ class Handoff:
     def _add(self, digest: bytes, left: int, others: Sequence[bytes]) -> None:
         """Add waiting processes to the crowd of the resource.
 
-        If the crowd is new, `left` callers of this process try first.
+        If this call creates the crowd, `left` callers of this process try before the crowd.
         """
         crowds = self.crowds
         crowd = self._crowd(digest)

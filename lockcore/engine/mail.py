@@ -7,7 +7,7 @@ each constant is declared as `Final`. A class with one object for each message h
 Rules: a message counts when a quorum of instances has delivered it. Each instance counts once. A
 message names a resource by a hash of fixed length, so it contains no text from a user. All tables
 have a maximum size. The number of messages that may cause work is also limited. lockcore drops a
-message that exceeds a limit. Any other message may get lost, too.
+message that exceeds a limit. A message within the limits may still get lost on its way.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ TURN: Final = b"turn"
 
 
 class Message:
-    """A message from the process `sender` about the resource with the hash `digest`.
+    """A message from the process `sender` about one resource. `digest` is the hash of the resource.
 
-    `others` are the processes whose turn comes after the receiver's turn.
+    `others` are the processes that get the turn after the receiver.
     """
 
     __slots__ = ("digest", "kind", "others", "sender")
@@ -66,9 +66,10 @@ class Message:
 class Arrivals:
     """The messages that each instance has delivered.
 
-    An instance counts once for each message, even if it delivers the message several times. A full
-    table is emptied (`Recent`). So a flood from one instance empties only the table of this
-    instance.
+    An instance counts once for each message, even if it delivers the message several times. Each
+    instance has its own table. If the table of an instance is full, all entries of this table are
+    removed (`Recent`). So a flood of messages from one instance does not affect the tables of other
+    instances.
     """
 
     def __init__(self, instances: int, quorum: int) -> None:
@@ -94,10 +95,10 @@ class Arrivals:
 
 
 class Allowance:
-    """Limits the number of messages that may cause work in a window of time.
+    """A limit on the number of messages that may cause work in a window of time.
 
-    One limit applies to all messages together. A lower limit applies to the messages about one
-    resource.
+    The first limit is for all messages together. The second limit, which is lower, is for the
+    messages about any one resource.
     """
 
     def __init__(self) -> None:
@@ -106,8 +107,8 @@ class Allowance:
         self._of: dict[bytes, int] = {}
 
     def admits(self, digest: bytes, now_ns: int) -> bool:
-        """Return True if the limits allow one more message about this resource to cause work
-        now."""
+        """Return True if one more message about this resource may cause work now. Return False if
+        the message would exceed a limit."""
         if now_ns >= self._end_ns:
             self._end_ns = now_ns + WINDOW_NS
             self._count = 0
@@ -123,7 +124,7 @@ class Allowance:
 class Mail:
     """The object that sends and receives the messages of one process.
 
-    `me` is the name of the process, and `inbox` is its channel.
+    `me` is the name of the process. `inbox` is the channel on which the process receives messages.
     """
 
     def __init__(
@@ -177,7 +178,8 @@ class Mail:
     ) -> None:
         """Publish a message to a process.
 
-        `unheard` is called when a quorum of instances says that no process listens.
+        `unheard`: a function that is called if a quorum of instances reports that no process
+        received the message.
         """
         engine = self._engine
         silent = list[InstancePipe]()
@@ -198,11 +200,11 @@ class Mail:
                 engine.unicast(pipe, data, question)
 
     def receive(self, message: object, index: int) -> Message | None:
-        """Return the message that one instance has delivered, if the message begins to count now.
+        """Return the message in the text `message` that instance `index` has delivered, or None.
 
-        The result is None if the message does not count yet, if it has counted before, or if it
-        exceeds a limit. The result is also None for a text that is not a message of this library
-        and version.
+        The result is None if too few instances have delivered the message, if the message has
+        counted before, or if the message exceeds a limit. The result is also None if the text is
+        not a message of this version of lockcore.
         """
         if not isinstance(message, bytes) or len(message) > LONGEST_MESSAGE:
             return None

@@ -1,7 +1,7 @@
 """This module decides which instances may vote: *new and lost connections, lag, time → the voters*.
 
 Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md. For this reason,
-each constant is declared as `Final`, and no class declares an attribute of `Core` again.
+each constant is declared as `Final`, and the attributes of `Core` are declared only in `Core`.
 
 Rules: facts/membership.py decides the state of one instance. Before the voters change, the outbox
 moves the batch for the old voters to their queues. For the same voters, lockcore always uses the
@@ -63,7 +63,8 @@ class Members:
     def attach(
         self, index: int, hello: Hello, dialect: Dialect, transmit: Transmit, now_ns: int
     ) -> None:
-        """Start to use a new connection. From this call on, its instance votes or abstains.
+        """Start to use a new connection of instance `index`. After this call, the instance votes or
+        abstains.
 
         This method also sends all releases that the instance must still get.
         """
@@ -120,9 +121,8 @@ class Members:
     # -- lag and time ------------------------------------------------------------------------------
 
     def leave_out(self, reason_of: Callable[[Pipeline], str]) -> None:
-        """Send no more SETs to the voters for which `reason_of` gives a reason.
-
-        An instance that was left out votes again when it has answered all commands.
+        """Stop sending SETs to each voter for which `reason_of` returns a reason. Such a voter
+        votes again after it has answered all commands.
         """
         reasons = [(pipe, reason) for pipe in self._engine.voters if (reason := reason_of(pipe))]
         for pipe, reason in reasons:

@@ -9,15 +9,15 @@ a wrapping coroutine would cost 6,000 instructions per cycle. Each call of a met
 400 instructions.
 
 An observer cannot make a caller lose a lease. If an observer raises an exception, the listener
-drops the exception. Python prints the first such exception of the process. But an interrupt may
-come while the observer runs. An interrupt is Ctrl-C, `sys.exit` in a signal handler, a killed
+drops the exception. Only the first dropped exception of a process is printed. However, an interrupt
+may arrive while the observer runs. An interrupt is Ctrl-C, `sys.exit` in a signal handler, a killed
 greenlet, or a gevent.Timeout. Code cannot distinguish an interrupt from the observer's own
-exception. So if a BaseException may be an interrupt, the listener lets it reach the caller. As
-everywhere else in an operation, a granted lease is then released. The listener drops all other
-exceptions. This applies to every `Exception`, and also to asyncio's CancelledError and to
-GeneratorExit. Python raises the last two only in a suspended task or generator. In the shell for
-threads, the listener also drops all exceptions outside the main thread, because only the main
-thread handles signals.
+exception. So if a BaseException may be an interrupt, the listener lets it reach the caller. If an
+interrupt reaches the caller after a grant, the granted lease is released. The listener drops all
+other exceptions. So the listener drops every `Exception`, and also asyncio's CancelledError and
+GeneratorExit. Python raises CancelledError and GeneratorExit only in a suspended task or generator,
+so here these two exceptions are not interrupts. In the shell for threads, the listener also drops
+all exceptions outside the main thread, because only the main thread handles signals.
 """
 
 from collections.abc import Callable
@@ -36,8 +36,8 @@ RAISED = (
 
 
 def _drop(error: BaseException) -> None:
-    """Print the first exception in the format that Python uses for an exception that it cannot
-    raise."""
+    """Print the exception if it is the first dropped exception of the process. The format is
+    Python's format for an exception that cannot be raised."""
     if not _dropped:
         _dropped.append(type(error).__name__)
         show_unraised(error, RAISED)
@@ -47,7 +47,7 @@ class Listener:
     """A guard around an observer. The guard hides the observer's exceptions from the caller.
 
     `can_be_interrupted` is True if a signal or a kill of a greenlet can interrupt the present
-    thread. The observer is called within `alone`.
+    thread. `alone` is a context manager, and the listener calls the observer inside its context.
     """
 
     def __init__(

@@ -2,12 +2,13 @@
 connection*.
 
 Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md. For this reason,
-each constant is declared as `Final`, and the code builds a list instead of a generator for `any`.
+each constant is declared as `Final`, and the code tests a list instead of calling `any` with a
+generator.
 
 Rules: a command for all voters is encoded once, appended once to the *batch*, and sent once per
 pass of the loop to each voter. A command for only some instances goes to the queues of these
 instances. Each connection keeps the order of its commands. So before the outbox queues a command
-for one instance, it moves the present batch into the queues (`spill`).
+for one instance, the method `spill` moves the present batch into the queues.
 """
 
 from collections.abc import Callable, Sequence
@@ -41,16 +42,17 @@ class Outbox:
     """The commands of one pass of the loop.
 
     `dirty` is True while the queues contain commands that `Engine.flush` has not begun to send.
-    `flushing` is True while `Engine.flush` sends. `want_flush` is called when the first command is
-    queued, and again when the batch has `early` commands. The shell then calls `flush` soon.
-    `leaves` is called before the commands are sent, and it may queue more commands behind them.
+    `flushing` is True while `Engine.flush` sends. `want_flush` is called when the first command of
+    a pass is queued. It is called again when the batch has `early` commands. The shell then calls
+    `flush` soon. `leaves` is called before the queued commands are sent. It may append more
+    commands to the queues.
 
     `_batch` contains the encoded commands for all voters. `_rounds` contains the rounds that await
     their replies, and `_shortest_ns` is the shortest timeout of these rounds. `_to_merge` contains
     the releases of the next merged script call, and `_merge_keys` contains their resources.
     `_watched` contains the watched rounds of the batch. `_unstamped` contains the watched rounds
-    that will be sent next and have no time of sending yet. `_encode_release` encodes a release for
-    all voters. If the voters need different commands, `_encode_release` is None.
+    that have left the batch but do not have a time of sending yet. `_encode_release` encodes a
+    release for all voters. If the voters need different commands, `_encode_release` is None.
     """
 
     def __init__(
@@ -85,7 +87,7 @@ class Outbox:
     def voters_changed(self, *, merge_releases: bool) -> None:
         """Adapt to new voters.
 
-        Before this call, the batch must already be in the queues (`spill`).
+        Before this call, the method `spill` must have moved the batch into the queues.
         """
         voters = self._engine.voters
         self.early = EARLY if len(voters) <= 2 else LARGEST
@@ -108,7 +110,7 @@ class Outbox:
     def add_release(self, round_: ReleaseRound) -> bool:
         """Queue a release for all voters.
 
-        If the voters need different commands, this method only returns False.
+        If the voters need different commands, this method queues nothing and returns False.
         """
         won = round_.won
         if self._encode_release is None:

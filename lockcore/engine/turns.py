@@ -5,10 +5,10 @@ Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.m
 `Turns` has dictionaries as attributes. `Turns` is not a dictionary itself, because machine code
 would then look up its methods by name.
 
-Rules (docs/lockcore/waiting.md): only the keys on the servers decide who holds a lock. A line of
-callers only saves commands that the servers would refuse. A caller that leaves the line always
-passes the turn on. If the head cannot reach a quorum, all callers of the line get a turn at once.
-So all callers of the line notice an outage together.
+Rules (docs/lockcore/waiting.md): only the keys on the servers decide who holds a lock. The only
+purpose of a line of callers is to avoid commands that the servers would refuse. A caller that
+leaves the line always passes the turn on. If the head cannot reach a quorum, all callers of the
+line get a turn at once. So all callers of the line notice an outage together.
 """
 
 from __future__ import annotations
@@ -24,14 +24,15 @@ from lockcore.rounds.rounds import Round
 
 
 class Turn(Settled):
-    """One caller's place in a line. A shell waits until a turn is settled, as it does for a round,
-    but the shell sends nothing for a turn.
+    """One caller's place in a line. A shell waits for a turn in the same way as for a round, but it
+    sends nothing for a turn.
 
     While the caller is parked, `outcome` is None. The caller is parked until `due_ns` at the
-    latest. `has_come` is True when the caller may try. `poked` is True if the key was released
-    after the caller began its last attempt. In this case, the caller tries again without waiting.
-    `follows` is True if the previous caller in the line got the lock. In this case, this process
-    itself will notice the release. `since_ns` is the time of the caller's arrival.
+    latest. `has_come` is True if the caller may try for the lock. `poked` is True if the key was
+    released after the caller began its last attempt. In this case, the caller tries again without
+    waiting. `follows` is True if the previous caller in the line got the lock. In this case, this
+    process itself holds the lock and needs no message to notice the release. `since_ns` is the time
+    of the caller's arrival.
     """
 
     __slots__ = ("due_ns", "follows", "has_come", "poked", "resource", "since_ns", "turns")
@@ -67,18 +68,19 @@ class Turn(Settled):
             self.has_come = True
 
     def abandon(self) -> None:
-        """Note that the caller is gone.
+        """Forget the caller, because it has left.
 
-        `Turns.leave` removes the turn from the line in another step.
+        The turn is still in its line after this call. `Turns.leave` removes the turn from the line.
         """
         self.waiter = None
 
 
 class Absent(Turn):
-    """A place in a line without a caller.
+    """A place in a line that belongs to no caller.
 
-    This process holds such a place while another process has the turn. New callers wait behind this
-    place until its time is over, or until this process gets the turn back.
+    While another process has the turn, this process holds an `Absent` at the head of its line. New
+    callers wait behind the `Absent`. The `Absent` leaves the line when its time is over, or when
+    this process gets the turn back.
     """
 
     __slots__ = ()
@@ -102,10 +104,10 @@ Line = OrderedDict[Turn, None]
 class Turns:
     """The lines of the callers of one Redlock.
 
-    `lines` contains a line for each resource for which callers of this process wait. In a line,
-    each turn that has come is in front of the turns that have not come. `want_wake` asks the shell
-    to wake the callers that are ready. `emptied` is called with a resource when no caller of this
-    process waits for the resource any more.
+    `lines` contains a line for each resource for which callers of this process wait. In each line,
+    all turns whose `has_come` is True are in front of the turns whose `has_come` is False.
+    `want_wake` asks the shell to wake the callers that are ready. `emptied` is called with a
+    resource when no caller of this process waits for the resource any more.
     """
 
     def __init__(self, engine: Core) -> None:
@@ -122,8 +124,8 @@ class Turns:
         once.
 
         If the caller arrived before the first caller in the line, the turn becomes the head of the
-        line, and `has_come` becomes True. An `Absent` always becomes the head, because its arrival
-        time is 0.
+        line, and `has_come` becomes True. An `Absent` always becomes the head of the line, because
+        its arrival time `since_ns` is 0.
         """
         line = self.lines.setdefault(turn.resource, Line())
         turn.has_come = not line or turn.since_ns < next(iter(line)).since_ns
@@ -186,8 +188,7 @@ class Turns:
         place.park(until_ns)
 
     def take_place(self, resource: str) -> None:
-        """Give up the held place at the head of the line, because this process has the turn
-        again."""
+        """Remove the `Absent` at the head of the line, because this process has the turn again."""
         for turn in list(self.lines.get(resource, ()))[:1]:
             if isinstance(turn, Absent):
                 turn.settle()
