@@ -1,5 +1,5 @@
-"""Defines rows about the rights of callers. They test one caller with several requests, and several
-holders at once.
+"""Defines rows about the rights of callers. Some rows test one caller that makes several requests.
+Other rows test several holders at once.
 """
 
 from bench.experiments.judge.party import RESOURCE, HangsError, Party
@@ -13,8 +13,9 @@ WAITS_S = 3.0
 
 
 def together(stage: JudgeStage) -> RowFinding:
-    """Clients ask for the lock, and all of them may hold it together. The clients are two readers,
-    or as many clients as a semaphore allows.
+    """Several clients ask for the lock, and all these clients may hold the lock together. For a
+    shared lock, the clients are two readers. For a semaphore, the number of clients is the number
+    of allowed holders.
     """
     make = stage.reader if stage.is_shared else stage.party
     number = 2 if stage.is_shared else stage.capacity
@@ -74,7 +75,9 @@ def same_caller(stage: JudgeStage) -> RowFinding:
 
 
 def several_names(stage: JudgeStage) -> RowFinding:
-    """A client takes two names. Then two clients take two names in opposite orders."""
+    """A client locks two names. Then two other clients lock one name each. Each of these two
+    clients then asks for the name that the other client holds.
+    """
     one = stage.party()
     first = stage.party()
     second = stage.party()

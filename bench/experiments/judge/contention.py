@@ -40,9 +40,9 @@ REST_S = 0.02
 
 @dataclass(slots=True)
 class ContendedLoad:
-    """The operations of callers that all wanted one lock. `cpu_s` is the CPU time of all processes
-    of these callers. `readers` is the number of readers. The readers come first in `operations`,
-    and they may hold the lock together.
+    """The operations of callers that competed for one lock. `cpu_s` is the CPU time of all
+    processes of these callers. `readers` is the number of readers. The readers come first in
+    `operations`, and they may hold the lock together.
     """
 
     operations: list[list[OperationFacts]]
@@ -61,8 +61,8 @@ class ContendedLoad:
         )
 
     def spans(self, *, shared: bool) -> list[HeldSpan]:
-        """Return the time span of each lease, with its client. If the client did not release a
-        lease, its span lasts until the lease ends.
+        """Return a time span for each lease. The span also has the number of the client that got
+        the lease. If the client did not release the lease, the span lasts until the lease ends.
         """
         begun_ns = min((one.attempt_ns for own in self.operations for one in own), default=0)
         return [
@@ -197,8 +197,9 @@ def holders_seen(load: ContendedLoad, capacity: int, *, shared: bool) -> Holders
 
 
 def contention(stage: JudgeStage) -> RowFinding:
-    """Several processes want one lock. The number of these processes exceeds the number of allowed
-    holders by three.
+    """Several processes compete for one lock. The number of processes is the number of allowed
+    holders plus three. If the lock is shared, these processes are writers, and four readers also
+    compete.
     """
     load = _load(stage, stage.seconds)
     seen = holders_seen(load, stage.capacity, shared=stage.is_shared)

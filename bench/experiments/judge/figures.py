@@ -56,8 +56,9 @@ def _figure(row: JudgedRow, result: JudgeResult) -> Figure | None:
 
 
 def _is_begin(row: JudgedRow, step: CourseStep) -> bool:
-    """Return whether the picture may begin with this step. The picture omits the connections before
-    the first request, but a simulated course has no such connections.
+    """Return whether the picture may begin with this step. On real servers, the clients connect
+    before the first request, and the picture omits these steps. A simulated course has no such
+    steps, so its picture may begin with any step.
     """
     return row.topic == "search" or step.what.startswith(TAKES)
 

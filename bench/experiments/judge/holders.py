@@ -1,7 +1,7 @@
 """Finds the holders of a lock at each moment, and decides whether there are too many holders. The
 functions are pure.
 
-Both the judge of a load and the reader of a stored result use these functions.
+lockbench uses these functions when it judges a load, and also when it reads a stored result.
 """
 
 from collections.abc import Iterator, Sequence

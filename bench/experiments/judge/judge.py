@@ -1,10 +1,10 @@
 """Combines the verdicts on all rows into one verdict on the lock. The functions are pure.
 
 If the lock fails a row about safety, the verdict is VIOLATED. If the lock fails only other rows,
-the verdict is FAIL. A row that only informs decides nothing, unless it shows a fault. A row that
-does not apply to this lock decides nothing either. With fewer than 100 tested leases under
-contention the verdict is never good. The function `earned` judges each stored row again from the
-evidence in this row.
+the verdict is FAIL. A row that only informs affects the verdict only if the row shows a fault. A
+row that does not apply to this lock never affects the verdict. If fewer than 100 leases were tested
+under contention, the verdict is never good. The function `earned` judges each stored row again from
+the evidence in this row.
 """
 
 from collections.abc import Sequence
@@ -68,8 +68,8 @@ def judge_rows(
 
 
 def reason_of(row: JudgedRow) -> str:
-    """Return the reason that the verdict gives for a row with the verdict "does not" or "not
-    known".
+    """Return the reason for the verdict on a row. The verdict word of this row is "does not" or
+    "not known".
     """
     return f"{row.topic}: {row.happened}"
 
@@ -99,8 +99,9 @@ def earned(result: JudgeResult) -> JudgeResult:
 
 def _earned_word(row: JudgedRow, result: JudgeResult, missing: frozenset[Need]) -> JudgedWord:
     """Return the verdict on a row. `missing` holds the needs of this row that the lock does not
-    meet. If the lock meets all needs, the verdict cannot be "not applicable". If the lock lacks a
-    need that is not optional, the verdict cannot be good. In both cases the verdict is "not known".
+    meet. If the lock meets all needs, the function changes the verdict word "not applicable" to
+    "not known". If the lock does not meet a need that is not optional, the function changes a good
+    verdict word to "not known".
     """
     word = word_of_row(row, result.capacity, shared=result.shared)
     is_skipped = word == "not applicable" and not missing

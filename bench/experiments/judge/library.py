@@ -32,8 +32,9 @@ class Library(Section, frozen=True):
 class LibraryWords(msgspec.Struct, frozen=True):
     """The text of each step, which shows the code that a user of the library would write.
 
-    `promise` quotes a statement from the library's documentation, with its place. `promises` maps
-    the name of a schedule to a more specific statement.
+    `promise` quotes a statement from the library's documentation, with its place. For some
+    schedules the documentation has a more specific statement. `promises` maps the name of such a
+    schedule to this statement.
     """
 
     connect: str = "connects"

@@ -302,8 +302,8 @@ class Stage:
         return lockable
 
     def cut(self) -> None:
-        """End every wait of this stage. The waits of all other stages with the same event `cut`
-        end, too.
+        """End every wait of this stage. This also ends every wait of each other stage that shares
+        the event `cut`.
         """
         self._cut.set()
 
@@ -331,9 +331,10 @@ class Stage:
                 raise EnvironmentNotReadyError(f"server {index + 1} ended with exit code {code}")
 
     def has_waited(self) -> bool:
-        """Return whether some client's lease ended within the last two seconds. If the result is
-        True, a client that has just got the lock waited for the end of this lease. If the result is
-        False, the client got the lock while another client held it.
+        """Return whether some client's lease ended within the last two seconds. Call this function
+        after a client has got the lock. If the result is True, this client waited for the end of
+        another client's lease. If the result is False, this client got the lock while another
+        client held the lock.
         """
         ends_ns = [party.until_ns for party in self.parties if party.operations]
         now_ns = monotonic_ns()

@@ -1,5 +1,5 @@
-"""Measures how long a lock outlives its holder. One row counts the renewals that may fail. The
-other rows measure the time until the next client gets the lock.
+"""Measures how long a lock outlives its holder. One row counts how many renewals may fail in
+sequence before the lock ends. The other rows measure the time until the next client gets the lock.
 """
 
 import signal
@@ -81,8 +81,8 @@ def _renewals(stage: JudgeStage, ttl_ms: int) -> list[float]:
 def takeover(
     how: str, end: Callable[[JudgeStage, Party], None], *, proxied: bool = False
 ) -> Callable[[JudgeStage], RowFinding]:
-    """Return a function that plays a row. In this row, `end` ends the holder, and other clients
-    wait for the lock.
+    """Return a function that plays a row. In this row, the function `end` ends the holder of
+    several locks. Then other clients wait for these locks.
     """
 
     def play(stage: JudgeStage) -> RowFinding:
@@ -126,8 +126,8 @@ def takeover(
 def place_ms(stage: JudgeStage) -> float | None:
     """Measure the time (ms) after which a semaphore gives the place of a frozen holder to another
     client. Return None if the time cannot be measured. Frozen holders take all places, and one more
-    client waits for a place. The measurement begins before the first request, so the result is a
-    little longer than the life of a place.
+    client waits for a place. The measurement begins before the first request of a holder. So the
+    result is a little longer than the time for which the semaphore keeps a holder's place.
     """
     ttl_ms = stage.ttl_ms
     if ttl_ms is None or ttl_ms > LONGEST_TTL_MS:

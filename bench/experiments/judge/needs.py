@@ -88,8 +88,8 @@ def needs_of(name: str) -> frozenset[Need]:
 
 def optional_of(name: str) -> frozenset[Need]:
     """Return the optional needs of the row called `name`. The judge may play the row even if the
-    lock lacks these needs. For example, a lock without a TTL may be released when its holder ends.
-    The judge can set the clock of some commands.
+    lock does not meet these needs. For example, a lock without a TTL may be released when its
+    holder ends. If the lock is a user's command, the judge can set the clock of some such commands.
     """
     if name == "clock-ahead":
         return frozenset(("clock",))
@@ -124,9 +124,9 @@ def lacks_of(
     ttl_ms: int | None,
     observed: Collection[Observed] = (),
 ) -> frozenset[Need]:
-    """Return the needs that a lock does not meet. `observed` holds the needs that the judge
-    observed to be missing. The other arguments are facts about the lock, and further missing needs
-    follow from these facts.
+    """Return the needs that a lock does not meet. `observed` holds the needs that the lock did not
+    meet when the judge used the lock. The other arguments describe the lock, and the function
+    concludes from them which other needs the lock does not meet.
     """
     facts: Mapping[Need, bool] = {
         "one holder": capacity == 1,

@@ -2,10 +2,10 @@
 line at any later time.
 
 Each client runs in its own process. A wait for an answer lasts at most `PATIENCE_S`, unless the
-caller specifies another time. The stage records the client's grants as operations, like the grants
-of a load. A lease ends at the time that the library stated at the grant. If the library stated no
-time, the lease ends one TTL after its acquire began. The record of a step shows the call as the
-library's user would write it (libraries.py).
+caller specifies another time. The stage records each grant of the client as an operation. A load
+records its grants in the same way. A lease ends at the time that the library stated at the grant.
+If the library stated no time, the lease ends one TTL after its acquire began. The record of a step
+shows the call as the library's user would write it (libraries.py).
 """
 
 import os
@@ -61,8 +61,9 @@ def history_of(operations: Iterable[OperationFacts]) -> History:
 
 
 class Said(msgspec.Struct, frozen=True):
-    """The answer of a client to a step or to the order. clients/steps.py describes the steps. In
-    the answer to the order, `lacks` holds the features that the client does not have.
+    """The answer of a client to a step or to the order. The module clients/steps.py describes the
+    steps. If the client answers the order, `lacks` holds the features that the client does not
+    have.
     """
 
     ok: bool
@@ -75,7 +76,7 @@ class Said(msgspec.Struct, frozen=True):
 
 class HangsError(Exception):
     """A client did not answer in time. `is_waiting(parties)` returns whether the client may be
-    waiting for a lock that one of `parties` had at the time of the request.
+    waiting for a lock. One of `parties` must have had this lock when the client asked for the lock.
     """
 
     def __init__(
@@ -186,8 +187,8 @@ class Party(Child):
     def _waits(self, parties: Sequence["Party"]) -> bool:
         """Return whether the client may be waiting for a lock that one of `parties` holds. The
         current step must not be a release, and one of `parties` must have held a lock when the step
-        began. In the step `fork`, the holder may be the client itself, because its child asks for
-        the lock.
+        began. In the step `fork`, a child of the client asks for the lock. So the client itself may
+        be the holder in this step.
         """
         return self._step != "release" and any(
             lease.granted_ns and not lease.release_sent_ns and one.until_ns > self._asked_ns
@@ -258,8 +259,9 @@ class Party(Child):
         return reply
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal to the client and to all processes that it has started. They all need the
-        signal, because a user's command may only be a wrapper around the process that locks.
+        """Send a signal to the client and to all processes that it has started. All these processes
+        need the signal, because a user's command may be only a wrapper. In this case, a process
+        that the command started uses the lock.
         """
         if not self.ended:
             os.killpg(self.process.pid, number)

@@ -1,8 +1,8 @@
 """Plays rows, for one lock or for many locks. Each play gives a verdict word and a course of
 events.
 
-A row is played until its result is known. `Plays` says how often the row is then played again. If
-Ctrl-C interrupts a row, the play raises CutError and the row is dropped.
+A row is played until enough plays have a result. `Plays` says how many plays are enough. If Ctrl-C
+interrupts a row, the play raises CutError and the row is dropped.
 """
 
 import os
@@ -27,8 +27,8 @@ Ask = Callable[[StageT, JudgeRow[StageT]], RowFinding]
 
 @dataclass(frozen=True, slots=True)
 class Plays:
-    """The number of plays of a row. If no play shows a fault, the row is played `held` times. If a
-    play shows a fault, the row is played `repeats` times. After `tries` plays without a result, the
+    """The number of plays of a row. If no play shows a fault, the number of plays is `held`. If a
+    play shows a fault, the number of plays is `repeats`. After `tries` plays without a result, the
     row gets the verdict "not known".
     """
 
@@ -104,9 +104,9 @@ def _played(
 
 
 def _hung(stage: StageT, row: JudgeRow[StageT], error: HangsError) -> RowFinding:
-    """Return the finding for a client that did not answer. The client may be waiting for a lock
-    that another client holds. Raises UnmetError if the row allows such a wait, but the client hangs
-    for another reason.
+    """Return the finding for a client that did not answer. In some rows, a client may wait for a
+    lock that another client holds. Raises UnmetError if the client hangs in such a row although
+    nobody holds the lock.
     """
     if row.may_wait:
         need(

@@ -46,7 +46,9 @@ class RowFigure(Section, frozen=True):
 
 
 class JudgedRow(Section, frozen=True, kw_only=True):
-    """One row: a question about the lock, with its verdict and evidence."""
+    """The answer to one question about the lock. The answer consists of the verdict and the
+    evidence for this verdict.
+    """
 
     library: Annotated[str, says("only in an audit: the library's name")] = ""
     group: Annotated[str, says("the subject of the row")]
@@ -96,8 +98,8 @@ class JudgedRow(Section, frozen=True, kw_only=True):
 
 
 class WaitingCost(Section, frozen=True, kw_only=True):
-    """The costs and waiting times of a lock, measured with four processes that all wanted one
-    name.
+    """The costs and waiting times of a lock. During the measurement, four processes competed for
+    one name.
     """
 
     lock: Annotated[str, says("the name of the lock", shown="table")]

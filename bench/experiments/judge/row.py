@@ -43,7 +43,7 @@ class UnmetError(Exception):
 
 
 class OutlivedError(UnmetError):
-    """The other client's lease ended before the client got its answer."""
+    """A client got its answer only after the other client's lease had ended."""
 
 
 def need(met: object, sentence: str) -> None:

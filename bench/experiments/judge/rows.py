@@ -1,7 +1,7 @@
 """Lists the rows by which the judge tests a lock, in the order of the report.
 
-Most rows are schedules, which the audit also plays. The other rows apply only to a user's own lock,
-such as contention, renewal, takeover, and servers that refuse commands.
+Most rows are schedules, which the audit also plays. The other rows apply only to a user's own lock.
+For example, these rows test contention, renewal, takeover, and servers that refuse commands.
 """
 
 from bench.experiments.judge.callers import (

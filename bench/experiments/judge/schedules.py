@@ -1,11 +1,12 @@
 """Defines schedules, which are courses of events that every lock must survive. Each schedule is a
 function that names its source and the one fault that it looks for.
 
-Both `judge` and `audit` play a schedule as a row. The function returns a text that describes the
-fault, or "" if there is no fault. `need` asserts each precondition. If a precondition is not met,
-the result is unknown. To force the order of the steps, a schedule freezes servers and clients, and
-it waits until a request is unread on a socket. A schedule uses the clock only to wait for the end
-of a lease. In an audit, each library keeps its default settings, except for the TTL.
+The commands `lockbench judge` and `lockbench audit` play schedules as rows. The function returns a
+text that describes the fault, or "" if there is no fault. `need` asserts each precondition. If a
+precondition is not met, the result is unknown. To force the order of the steps, a schedule freezes
+servers and clients, and it waits until a request is unread on a socket. A schedule uses the clock
+only to wait for the end of a lease. In an audit, each library keeps its default settings, except
+for the TTL.
 
 Users see the docstring of a schedule, because it is the description of the row's course of events.
 """
@@ -135,9 +136,10 @@ def _without_a_minority(stage: Stage, client: Party, how: str) -> str:
 
 @schedule(EXCLUSION, "a grant whose TTL has passed", REDLOCK, is_safety=True, may_wait=True)
 def paused_in_acquire(stage: Stage) -> str:
-    """A client's SETs wait at frozen instances, and the client is frozen, too. The instances
-    continue, the keys end, and another client gets the lock. Then the first client continues and
-    reads its replies, which are too late."""
+    """A client sends SETs to frozen instances, and then the client is frozen, too. The instances
+    continue and execute the SETs. The client's keys expire, and another client gets the lock. Then
+    the first client continues and reads the replies too late.
+    """
     return _late_replies(stage, stage.party(), lambda: None)
 
 
@@ -149,8 +151,9 @@ def paused_in_acquire(stage: Stage) -> str:
     may_wait=True,
 )
 def clock_back(stage: Stage) -> str:
-    """The course of events is the same as in paused-in-acquire, with one addition. While the client
-    is frozen, its wall clock is set back by a minute, as NTP or an operator may do it.
+    """This row repeats the course of events of the row `paused-in-acquire`. In addition, the
+    client's wall clock is set back by a minute while the client is frozen. NTP or an operator may
+    set back a clock in this way.
     """
     client = stage.party_by_clock()
     return _late_replies(stage, client, lambda: stage.shift_clock(client, -CLOCK_S))
@@ -247,9 +250,10 @@ def _expired(stage: Stage) -> Party:
 
 @dataclass(frozen=True, slots=True)
 class Successors:
-    """The clients that got the lock after another client's lease had ended, and the keys at that
-    time. If the lock is a semaphore, `other` is an additional client. The request of `other` shows
-    whether the semaphore wrongly has a free place.
+    """The clients that got the lock after another client's lease had ended. `keys` holds the lock's
+    keys at that time. If the lock is a semaphore, `other` is an additional client. The schedule
+    lets `other` ask for a place. The answer shows whether the semaphore has a free place by
+    mistake.
     """
 
     holders: Sequence[Party]
@@ -308,8 +312,8 @@ def _taken(stage: Stage, successors: Successors, fault: str) -> str:
 
 def _enters(other: Party, first: Party) -> bool:
     """Return whether `other` gets a place before the lease of the first holder ends. Raises
-    OutlivedError if this lease ended so soon after the request that the schedule cannot show a free
-    place.
+    OutlivedError if this lease ended too soon after the request of `other`. In this case the
+    schedule cannot show whether there was a free place.
     """
     asked_ns = monotonic_ns()
     other.begin_acquire()
@@ -371,7 +375,8 @@ def paused_in_release(stage: Stage) -> str:
 @schedule(RENEWAL, "an extension of a lock that has ended", REDLOCK)
 def extend_after_expiry(stage: Stage) -> str:
     """The lease of a client ends. Then the client extends its lock. The schedule is played twice.
-    The first time no client has the lock, and the second time another client has the lock.
+    In the first play, no client has the lock at the time of the extension. In the second play,
+    another client has the lock at this time.
     """
     client = _expired(stage)
     client.resume()
@@ -411,9 +416,9 @@ def extend_by_minority(stage: Stage) -> str:
 
 @schedule(OWNER, "a holder that does not notice the end of its lock during a pause", KLEPPMANN)
 def paused_holder(stage: Stage) -> str:
-    """A holder is frozen until its lock has ended and another client has it. If the library has a
-    call for this, the old holder then asks whether it still holds the lock. At the end it releases
-    the lock.
+    """A holder is frozen until its lock has ended and another client has the lock. Then the old
+    holder asks the library whether it still holds the lock, if the library has such a call. At the
+    end the old holder releases the lock.
     """
     client, successors = _succeeded(stage)
     try:
@@ -574,7 +579,9 @@ def majority_down(stage: Stage) -> str:
     may_wait=True,
 )
 def forked(stage: Stage) -> str:
-    """A holder forks. The child asks for the same lock through its parent's objects, and ends."""
+    """A holder forks. The child process uses its parent's objects to ask for the same lock. Then
+    the child process ends.
+    """
     client = _granted(stage)
     parent = Successors([client], stage.keys())
     if client.ask("fork", resource=RESOURCE, ttl_ms=LONG_MS, wait_ms=WAIT_MS).ok:

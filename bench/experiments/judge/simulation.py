@@ -1,8 +1,9 @@
 """Tests a lock in virtual time. The finding holds the smallest simulated schedule that breaks the
 lock.
 
-The simulation needs a mutex in Python that sends its commands through redis-py. For any other lock,
-the row states why the lock cannot be simulated. The same seed always gives the same schedules.
+A lock can be simulated only if it is a mutex in Python that sends its commands through redis-py.
+For any other lock, the row states why the lock cannot be simulated. The same seed always gives the
+same schedules.
 """
 
 import os
@@ -28,8 +29,9 @@ PROCESS = f"{__package__}.simulation_process"
 
 
 class SimulationOrder(Struct, frozen=True):
-    """An order to play schedules of the lock called `lock` for `seconds` of processor time.
-    `answers` is true if its acquire returns something at a grant.
+    """An order to play schedules of the lock called `lock`. The process plays at most `most`
+    schedules, and stops after `seconds` of processor time. `answers` is true if the lock's acquire
+    returns something at a grant.
     """
 
     lock: str
@@ -102,8 +104,8 @@ def search(stage: JudgeStage) -> RowFinding:
 
 
 def _lettered(text: str) -> str:
-    """Return a text of the explorer with the client names of the judge. For example, C1 becomes
-    A.
+    """Return `text` with the client names of the judge in place of the client names of the
+    explorer. For example, C1 becomes A.
     """
     return re.sub(r"\bC([1-9])\b", lambda name: chr(ord("A") - 1 + int(name[1])), text)
 

@@ -1,9 +1,10 @@
-"""Runs the process that plays a judged lock in virtual time. Its answer holds the smallest schedule
-that breaks the lock, if the search finds one.
+"""Runs the process that plays a judged lock in virtual time. If the search finds a schedule that
+breaks the lock, the answer of the process holds the smallest such schedule.
 
 The process switches to virtual time before it imports the user's file. All times in the explorer
-are shares of one TTL. The process sets this TTL to the TTL of the lock. It does this before it
-imports the other modules of the explorer. Source: bench/experiments/explore/README.md.
+are shares of one TTL. The explorer's TTL must be the TTL of the judged lock. The process sets the
+explorer's TTL before it imports the other modules of the explorer. Source:
+bench/experiments/explore/README.md.
 """
 
 import time
@@ -35,8 +36,8 @@ def main() -> None:
 
 
 def played(order: SimulationOrder) -> SimulationAnswer:
-    """Play schedules until enough of them have broken the lock, or until a limit of the order is
-    reached.
+    """Play schedules until enough schedules have broken the lock. Stop earlier if the number of
+    schedules or the processor time reaches the limit in `order`.
     """
     from bench.experiments.explore import sockets
     from bench.experiments.explore.outside import watch

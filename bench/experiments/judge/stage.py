@@ -1,12 +1,13 @@
-"""Provides the stage on which the judge tests a user's lock. It adds the lock's own TTL and keys,
-proxies and faults to the audit's stage.
+"""Provides the stage on which the judge tests a user's lock. This stage extends the stage of the
+audit. It handles the TTL and the keys that the user's lock chooses. It also adds proxies and
+faults.
 
 The lock chooses its TTL, and the judge waits until this TTL has passed. The lock's keys are the
 keys that appear with a lease and are gone after its release. The judge cannot see when a waiting
-acquire sends its SET. So a lease ends one TTL after the acquire began, or at its grant if the grant
-is later. In the second case, the lease has practically no length and never counts as a fault. If a
-row cuts a client's network, a proxy connects this client to the servers. The proxy then stops
-forwarding data.
+acquire sends its SET. So a lease ends one TTL after the acquire began. If the grant is later than
+this end, the lease ends at the grant. Such a lease has practically no length and never counts as a
+fault. If a row cuts a client's network, a proxy connects this client to the servers. The proxy then
+stops forwarding data.
 """
 
 import os
@@ -369,8 +370,9 @@ class JudgeStage(Stage):
     # The first lease shows all keys of a mutex. A semaphore may have a key for each place or for
     # each owner. Then the next lease has another key, and the first key says nothing about it.
     def _lock_keys(self, index: int) -> list[bytes]:
-        """Return the names of the lock's keys on one server. For a semaphore, the result also has
-        the keys that are there now, unless such keys stay after a release.
+        """Return the names of the lock's keys on one server. For a semaphore, the result also
+        contains the keys that exist now. However, the result omits a key if keys of this kind stay
+        after a release.
         """
         names = set(self.lock_keys[index])
         if self.capacity > 1:

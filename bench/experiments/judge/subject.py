@@ -97,8 +97,8 @@ def read_subject(text: str) -> Subject:
 
 
 def subject_of(make_lock: Callable[..., object]) -> Subject:
-    """Return the subject for a lock that a function of this process makes. Raises UsageError if
-    another process cannot import the function.
+    """Return the description of the lock that `make_lock` makes. `make_lock` is a function of this
+    process. Raises UsageError if another process cannot import the function.
     """
     name = getattr(make_lock, "__qualname__", "?")
     place = getattr(make_lock, "__module__", "?")
@@ -129,8 +129,8 @@ def _absolute(word: str) -> str:
 
 
 def lock_of(order: ClientOrder) -> tuple[str, Connect]:
-    """Return "threads" or "asyncio", and the function that connects the lock of `order`. The first
-    result says how this lock waits. Raises UsageError if lockbench cannot drive the lock.
+    """Return how the lock of `order` waits, and a function that connects this lock. The lock waits
+    in "threads" or in "asyncio". Raises UsageError if lockbench cannot drive the lock.
     """
     function = _found(order.name)
     parameters = _parameters(function, order.name)
@@ -151,8 +151,9 @@ def lock_of(order: ClientOrder) -> tuple[str, Connect]:
 
 
 def _side_of(function: Callable[..., object], order: ClientOrder) -> tuple[str, Connect]:
-    """Return the same pair as `lock_of`, for the readers' or the writer's side of a shared lock.
-    `function` makes the object with both sides. Raises UsageError.
+    """Do the same as `lock_of`, but for one side of a shared lock. `order.side` says whether this
+    is the readers' side or the writer's side. `function` makes an object that has both sides.
+    Raises UsageError.
     """
     if inspect.iscoroutinefunction(function):
         raise UsageError(

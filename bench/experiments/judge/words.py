@@ -116,8 +116,9 @@ def _holders(result: JudgeResult) -> str:
 
 
 def _headline(result: JudgeResult) -> str:
-    """Return a headline with the fault of the worst row. If no row shows a fault, the headline
-    tells what the load found.
+    """Return a headline with the result of the worst row. Rows with a fault are worse than rows
+    without a result, and both are worse than all other rows. If several rows are equally bad, a row
+    about safety comes first, and among such rows the row `contention`.
     """
     worst = min(result.rows, key=_rank, default=None)
     if worst is None:

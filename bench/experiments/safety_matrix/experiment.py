@@ -1,14 +1,14 @@
-"""Judges recipes, and claims about Redlock and persistence. Each recipe and each claim gets one
-judged row.
+"""Judges recipes, claims about Redlock, and claims about persistence. Each recipe and each claim
+gets one judged row.
 
 The rows of the recipes come before the rows of the claims. If a property must hold in all
 circumstances, simulated schedules test the property, as in `lockbench explore`. The finding names
 the rule that a schedule broke. If a claim needs real time and real clocks, leases.py tests the
 claim on servers that lockbench starts on loopback. If another command measures a claim, the matrix
 names this command. A signal ends the matrix at once. The interrupted row is dropped, and the rows
-before it are judged and stored. No process or file remains after the end. Source: the Redis
-documentation, "Distributed Locks with Redis", and in this text the section "Performance, crash
-recovery and fsync".
+before it are judged and stored. After the end of the matrix, no process and no temporary file of
+the matrix remains. Source: the section "Performance, crash recovery and fsync" of "Distributed
+Locks with Redis" in the Redis documentation.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -63,7 +63,8 @@ ABOUT = (
 class PlannedRow:
     """A row of the plan.
 
-    `look` is the function that tests the row. If the row needs no test, `look` is a finding.
+    `look` is the function that tests the row. If lockbench knows the finding without a test, `look`
+    is this finding.
     """
 
     part: MatrixPart
@@ -78,7 +79,7 @@ def look_at_recipe(recipe: str, setup: RowSetup) -> Finding:
     """Explore `recipe`, and return the finding.
 
     The finding says how many schedules were played. If a schedule broke the recipe, the finding
-    also says how many steps broke it.
+    also has the number of steps in the smallest such schedule.
     """
     row, _ = _explored(recipe, setup)
     figures: dict[str, float | None] = {"schedules": row.schedules, "tested": row.tested}
@@ -96,8 +97,8 @@ def look_at_recipe(recipe: str, setup: RowSetup) -> Finding:
 def look_at_rules(required: Mapping[str, int], setup: RowSetup) -> Finding:
     """Explore lockcore, and return the finding. No schedule may break a rule of lockcore.
 
-    The claim is about certain events. `required` says how often each of these events must have
-    happened.
+    `required` maps the name of an event to a number. The result is known only if the event happened
+    at least this number of times.
     """
     row, counts = _explored("redlock", setup)
     figures = {
@@ -243,7 +244,7 @@ def look(case: PlannedRow, setup: RowSetup) -> SafetyRow:
 
     If the test raises an exception of a type in BROKEN_OFF, the verdict on the row is "not known".
     The function does not catch other exceptions. A complete search of schedules is not repeated,
-    because the same seed plays the same schedules.
+    because a second search with the same seed would play the same schedules.
     """
     for _ in range(TRIES):
         ended_early = False

@@ -35,7 +35,7 @@ _LINKS = frozenset({Need.PROXY})
 
 @dataclass(frozen=True, slots=True)
 class RowSetup:
-    """The settings for the test of a row, and a process that helps the test.
+    """The settings and the search process for the test of a row.
 
     `seed` is the seed of every random choice. If `quick` is true, the test is short. `server` is
     the path of a server program. If `server` is None, lockbench searches for a program. `searcher`
@@ -137,9 +137,9 @@ def drift(rates: tuple[float, float], setup: RowSetup) -> Finding:
     """Test leases on servers with clocks that are too slow or too fast. `rates` holds the two
     speeds, relative to a correct clock.
 
-    The rates in WITHIN are wrong by half of the drift factor. With these clocks, no lease may
-    overlap the next lease. The rates in BEYOND are wrong by ten times the drift factor. With the
-    fast clock of BEYOND, leases must overlap.
+    The rates in WITHIN differ from a correct rate by half of the drift factor. With these clocks,
+    no lease may overlap the next lease. The rates in BEYOND differ from a correct rate by ten times
+    the drift factor. With the fast clock of BEYOND, a lease must overlap the next lease.
     """
     ttl_ms = 1000 if setup.quick else 2000
     try:
@@ -216,8 +216,8 @@ MadeTokens = dict[str, tuple[float, list[str]]]
 def owner_tokens(_setup: RowSetup) -> Finding:
     """Count the equal owner tokens among all processes, and return the finding.
 
-    All random tokens must differ. Tokens from a time in microseconds and a client id are expected
-    to collide.
+    All random tokens must differ. Some tokens consist of a time in microseconds and a client id.
+    The test expects collisions between such tokens.
     """
     with ExitStack() as stack:
         name = "a process that makes owner tokens"

@@ -1,4 +1,6 @@
-"""Defines the question of `lockbench safety`, which asks which fault breaks which recipe."""
+"""Defines the question of `lockbench safety`. The command finds out which faults break each
+recipe.
+"""
 
 from __future__ import annotations
 

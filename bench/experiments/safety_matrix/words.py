@@ -99,8 +99,8 @@ def _lines(result: SafetyResult) -> Iterator[Sentence]:
 def _figure(row: SafetyRow) -> str:
     """Return the figures of a row as text.
 
-    The text of a claim also has the reason for the result. The text of any other row has a reason
-    only if the row has no figures.
+    For a claim, the text also states the reason for the result. For any other row, the text states
+    the reason only if the row has no figures.
     """
     reason = row.reason if row.part == "claim" or not row.figures else None
     return "; ".join(filter(None, (figures_text(row.figures), reason))) or "–"
@@ -126,7 +126,9 @@ def _parts(rows: Sequence[SafetyRow]) -> Iterator[Part]:
 
 
 def figures(result: SafetyResult) -> list[Figure]:
-    """Return a picture that shows how many steps broke each recipe and each claim.
+    """Return a picture of the recipes and the claims. For a broken recipe, the picture shows the
+    number of steps in the smallest schedule that breaks the recipe. A violated claim counts as one
+    step.
 
     All recipes that must be safe and were not broken share one row. All claims that were confirmed
     share another row.

@@ -17,9 +17,9 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class ClientOrder:
-    """An order to a driver to connect the lock called `name` to the servers `urls`. If `merge` is
-    true, lockcore merges its releases. If the lock has readers and a writer, `side` is "read" or
-    "write".
+    """The order that a driver reads first. The driver then connects the lock called `name` to the
+    servers `urls`. If `merge` is true, lockcore merges its releases. If the lock has readers and a
+    writer, `side` is "read" or "write".
     """
 
     name: str
@@ -32,8 +32,9 @@ class Lock(NamedTuple):
     """The calls of a library's lock. Each call may be a coroutine function.
 
     `acquire(resource, ttl_ms, wait_ms)` uses the library's own retries. If `acquire` succeeds, it
-    returns a handle, which is an argument of the other calls. If the library gave up, `acquire`
-    returns an instance of `refused`. A successful release returns the value `released`.
+    returns a handle, which is an argument of the other calls. If the library did not get the lock,
+    `acquire` returns an object of the class `refused`. A successful release returns the value
+    `released`.
 
     Only an audit uses the calls below. A call is None if the library does not offer this call.
     `extend(held, ttl_ms)` raises an error or returns a false value if it failed. `is_held(held)`

@@ -49,7 +49,7 @@ BLOCKING = ("threads", "gevent")
 
 
 class _BodyError(Exception):
-    """Raised by the body under the library's context manager, if the step requests an exception."""
+    """Raised inside the library's context manager if the step requests an exception."""
 
 
 class _Steps:
