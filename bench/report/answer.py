@@ -53,12 +53,13 @@ def alone(result: Stored, _folder: Path) -> Stored:
 class Answer(Generic[Stored]):
     """The functions that read and present the results of one kind.
 
-    `earned` judges a result again. `sheet` returns the sheet of a result. The second argument of
-    `sheet` is the place of the stored result, or "" if the result is not stored. `suite` returns
-    the JUnit cases. `figures` returns the pictures. `evidence` returns tables that describe events
-    step by step. `beside` adds findings from other results in a folder. `whole_page` returns the
-    page of a result. If `whole_page` is None, the page is made from the sheet, the pictures and the
-    evidence. `contradictions` yields a sentence for each contradiction between the sections.
+    `earned` judges a stored result again. `sheet` returns the sheet of a result. The second
+    argument of `sheet` is the place of the stored result, or "" if the result is not stored.
+    `suite` returns the JUnit cases. `figures` returns the pictures. `evidence` returns tables that
+    describe events step by step. `beside` adds findings from other results in a folder.
+    `whole_page` returns the page of a result. If `whole_page` is None, the page is made from the
+    sheet, the pictures and the evidence. `contradictions` yields a sentence for each contradiction
+    between the sections.
     """
 
     kind: str

@@ -109,8 +109,8 @@ _HEAD_LETTERS = 7
 
 
 def head_of(field: Field) -> str:
-    """Return the head of a field's column. The head has the label and the unit of the field, and
-    its lines are short."""
+    """Return the head of a field's column. The head has the label and the unit of the field, in
+    short lines."""
     text = f"{field.label} {_HEAD_UNITS.get(field.unit, '')}".strip()
     return textwrap.fill(text, _HEAD_LETTERS, break_long_words=False, break_on_hyphens=False)
 

@@ -1,8 +1,9 @@
 """The sheet, which is a result in words: *verdict, tables, labelled sentences → a terminal or
 Markdown*.
 
-Rules: the verdict comes first. A text in a cell cannot break the table. Information is never shown
-by a colour alone. This module computes no figures. Source: rich; GitHub's Markdown tables.
+Rules: the verdict comes first. No text in a cell can damage the layout of the table. Information is
+never shown by a colour alone. This module computes no figures. Source: rich; GitHub's Markdown
+tables.
 """
 
 import re
@@ -38,8 +39,8 @@ NOT_MEASURED = "What was not measured"
 class Sentence(NamedTuple):
     """A labelled sentence.
 
-    `style`: GOOD, DOUBTFUL or BAD, or "" for the usual style of the label. `group`: TO_DO,
-    NOT_MEASURED, or "" for a note.
+    `style`: GOOD, DOUBTFUL or BAD, or "" for the usual style of the label. `group`: TO_DO or
+    NOT_MEASURED. For a note, `group` is "".
     """
 
     label: str
@@ -70,7 +71,7 @@ class KeyFigure(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The value and its bound in one line."""
+        """The text `value (bound)`, or only the value if there is no bound."""
         return f"{self.value} ({self.bound})" if self.bound else self.value
 
 
@@ -79,10 +80,10 @@ class Part:
     """One table.
 
     `name`, `about`: the subject of the table. `head`: the heads of the columns. Newlines separate
-    the lines of a head. `left`: the numbers of the left-aligned columns, which hold words. `aside`:
-    a column that only a wide terminal shows. `below`: a terminal shows this column on a separate
-    line under each row. `styles`: a mapping from the text of a cell to the style of the cell.
-    `terms`: uncommon words of the table, each with its meaning.
+    the lines of a head. `left`: the indices of the left-aligned columns. These columns hold words.
+    `aside`: a column that only a wide terminal shows. `below`: a terminal shows this column on a
+    separate line under each row. `styles`: a mapping from the text of a cell to the style of the
+    cell. `terms`: uncommon words of the table, each with its meaning.
     """
 
     name: str
@@ -322,9 +323,9 @@ def _part(part: Part, width: int) -> Iterator[RenderableType]:
 
 def _tables(part: Part, width: int) -> Iterator[RenderableType]:
     """Yield the table, or several pieces if the table is too wide. The table is split only between
-    columns.
+    columns, so no figure is cut.
 
-    Each piece begins with the first column, and no figure is cut.
+    Each piece repeats the first column of the table.
     """
     gap = 2 if width >= ROOMY and part.aside is None else 1
     shown = [column for column in range(len(part.head)) if column != part.aside or width >= ROOMY]

@@ -138,7 +138,7 @@ def in_one_line(result: RunResult) -> str:
     """Return one line for a log or for Locust's page.
 
     The line has the headline and the reasons for the verdict. If the verdict has no reasons, the
-    line has the safety result instead.
+    safety result follows the headline.
     """
     reasons = result.verdict.reasons or (safety_sentence(result.safety).text,)
     return "; ".join((_headline(result).replace("   ", ", "), *reasons))

@@ -1,9 +1,9 @@
 """The process that judges a run of plain `locust`: *a plan, then the time at which the load ended →
 the result*.
 
-Rules: Locust decides how long a run lasts. At the end, it sends a message with the time at which
-the run ended. The run is judged like every other run. If Locust ends without this message, there is
-no result.
+Rules: Locust decides how long a run lasts. At the end of the run, Locust sends a message with the
+time of this end. The run is judged like every other run. If Locust ends without this message, there
+is no result.
 """
 
 import sys

@@ -331,7 +331,7 @@ def _touched(records: Records, window: Window, gaps: Sequence[Gap]) -> Counter[s
 def _due(scenario: Scenario, window: Window) -> Due:
     """Return how many operations the schedule of an open loop requests until the end of the window.
 
-    The early end of a worker does not change the numbers of requested operations.
+    If a worker ends early, the number of requested operations stays the same.
     """
     if scenario.rate_per_s is None:
         return NO_DUE

@@ -70,7 +70,7 @@ class FaultTimeline:
         *,
         allow_skipped: bool = False,
     ) -> None:
-        """Check now that every fault can be injected in this run.
+        """Create the timeline and check that every fault can be injected in this run.
 
         `window`: a function that returns the measured window (ns), which may be in the future. The
         function returns None until every worker has spawned its users. `allow_skipped`: true if
@@ -172,10 +172,11 @@ class FaultTimeline:
         return [f"{order.kind} {order.target}" for order in there]
 
     def shown(self) -> list[tuple[str, str, bool]]:
-        """Return three facts about each fault. The facts are its kind, its target, and whether it
-        was in force at any time since the last call.
+        """Return three facts about each fault. The facts are the kind of the fault, its target, and
+        a bool.
 
-        The whole time since the last call counts, so a fault between two calls is also visible.
+        The bool is true if the fault was in force at any time since the last call. So a fault that
+        began and ended between two calls is also visible.
         """
         since_ns = self._shown_ns
         self._shown_ns = time.monotonic_ns()

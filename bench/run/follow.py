@@ -206,7 +206,7 @@ def lost_workers(follower: Follower, faults: FaultTimeline) -> tuple[str, ...]:
 def _early(follower: Follower, faults: FaultTimeline) -> tuple[str, ...]:
     """Return one sentence for each worker that ended before the others.
 
-    If all workers ended early, there is no sentence.
+    If all workers ended early, the function returns no sentences.
     """
     ended = lost_workers(follower, faults)
     return ended if len(ended) < len(workers.read_workers(follower.workdir)) else ()

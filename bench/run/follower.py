@@ -100,7 +100,7 @@ class Follower:
         return self.window_before(stop_ns)
 
     def window_before(self, ended_ns: int) -> Window | None:
-        """Return the part of the planned window that had passed at `ended_ns`.
+        """Return the part of the planned window that lies before `ended_ns`.
 
         If workers run on other hosts, the function returns the window that the leader sent to these
         workers. Return None if the window had not begun.

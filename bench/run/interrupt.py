@@ -32,7 +32,8 @@ class Interrupts:
     the block receives no signals.
 
     While `raising` is true, each signal raises KeyboardInterrupt. If `raising` is false, the block
-    only counts the first `patience` signals. Each later signal raises KeyboardInterrupt.
+    counts the first `patience` signals and raises no exception for them. Each later signal raises
+    KeyboardInterrupt.
     """
 
     def __init__(self) -> None:

@@ -7,8 +7,9 @@ Rules
   changed, the figures do not count, and safety is UNKNOWN unless the unchanged files show a
   violation.
 - `context.json` holds further facts for the judge. The facts are the scenario without secrets, the
-  window, workers that ended early, faults, and the number of commands that the servers counted. The
-  judge of a kept record needs no further file and does not read the result.
+  window, workers that ended early, faults, and the number of commands that the servers counted.
+  These files are sufficient for the judge of a kept record, and this judge does not read the
+  result.
 - docs/record.md describes the form of the files.
 """
 

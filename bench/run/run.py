@@ -1,8 +1,9 @@
 """One run, from order to result: *a scenario → servers, Locust, history → a judged result on disk*.
 
 Rules
-- While Locust runs, the run only counts signals. After a signal, the run still stops the load,
-  judges and writes the measurements, counts and unlinks leaked keys, and removes its own files.
+- While Locust runs, the run counts signals and raises no exception for them. After a signal, the
+  run stops the load. It then judges and writes the measurements, counts and unlinks leaked keys,
+  and removes its own files.
 - If nobody requests telemetry, the run does not import the exporter and contacts no collector.
 - If the check before the load shows that the collector cannot work, the run stops. If the collector
   fails later, the result has a warning.

@@ -89,8 +89,8 @@ def require_earned(
     """Raise UsageError if the verdict word of a run shows that its figures cannot be used.
 
     A lock that sends no commands is fast, but its runs have the verdict word NOT TESTED. So the
-    function accepts NOT TESTED only if all runs have this verdict word. A load without contention
-    is an example.
+    function accepts NOT TESTED only if all runs have this verdict word. For example, this is true
+    for a load without contention.
     """
     runs = [
         (label, result) for results, label in zip(series, labels, strict=True) for result in results

@@ -112,7 +112,7 @@ class JudgedCounts:
 
 
 class Judge:
-    """A judge that receives a history part by part. `ttl_ms`: the longest TTL that callers
+    """A judge that receives a history in several parts. `ttl_ms`: the longest TTL that callers
     requested."""
 
     def __init__(self, ttl_ms: int, circumstances: Circumstances | None = None) -> None:
@@ -180,8 +180,8 @@ class Judge:
     def see(self, counts: Mapping[str, int]) -> None:
         """If this judge has failed, correct the numbers of violations.
 
-        `counts`: the number of violations that the live judge counted, by kind. For each kind, the
-        larger of the two numbers is used.
+        `counts`: the number of violations that the live judge counted, by kind. This judge keeps
+        its own number of a kind if its own number is larger.
         """
         if self._failure:
             for kind in VIOLATIONS:

@@ -11,9 +11,9 @@ leases that break a rule*.
 - Two leases of a resource conflict, unless both belong to readers. If two leases do not conflict,
   they cannot break a rule about two leases.
 - Each function checks one rule over a timeline. A key of the timeline stands for a resource and a
-  time. Keys are ordered by resource, and keys of the same resource are ordered by time. A rule
-  about two leases returns two arrays of rows. The first array has the culprit or the earlier lease
-  of each pair. The second array has the other lease of each pair.
+  time. Keys are sorted by resource first, and then by time. A rule about two leases returns two
+  arrays of rows. The first array has the culprit or the earlier lease of each pair. The second
+  array has the other lease of each pair.
 """
 
 from collections.abc import Iterator, Sequence
@@ -63,8 +63,9 @@ class Operations:
 
     @property
     def lost(self) -> NDArray[np.bool_]:
-        """A mask of the leases that cannot be placed on the common clock. For such a lease, the
-        clock of its process stepped when the lease was granted or ended."""
+        """One bool for each operation, which is true if its lease has no usable time on the common
+        clock. In this case, the clock of the process stepped at the grant or at the end of the
+        lease."""
         names = ["granted_ns", "release_sent_ns"]
         own = self.own
         ends = np.where(
@@ -380,7 +381,8 @@ def spurious_refusals(
 
 def contested(leases: Leases) -> int:
     """Return how many leases were valid while another operation wanted the resource. An operation
-    also counts if it waited in a queue of its own process."""
+    that waited in a queue of its own process also counts as an operation that wanted the
+    resource."""
     early = leases.operations.early
     late = leases.operations.late
     keys = leases.timeline.keys

@@ -1,5 +1,5 @@
-"""Targets of the environment: *LOCKBENCH_TARGETS, or the file that LOCKBENCH_TARGETS_FILE names →
-URLs, and the name of the variable*.
+"""Targets of the environment: *the variable LOCKBENCH_TARGETS or LOCKBENCH_TARGETS_FILE → URLs, and
+the name of the variable*. LOCKBENCH_TARGETS_FILE names a file with the URLs.
 
 Rules: URLs hold passwords. Every user of the machine can read a command line. Other users cannot
 read a variable, and they cannot read a file that is open only to its owner. The option --target has

@@ -1,10 +1,10 @@
 """The keys of a scenario: *a TOML file and options → one resolved `Scenario`, or one sentence about
 an error*. Each field of `Scenario` also defines a TOML key, an option, a help text and a schema.
 
-Rules: a field of `Scenario` defines the valid values of its key, the default in the notation of
-users, and the meaning. The name of the field includes the unit, but the name of the key does not
-include it. A new key is added in this module and nowhere else. An option overrides the file, and
-the file overrides the default. Every refusal names its place (file and key, or option).
+Rules: a field of `Scenario` defines the meaning of its key, the valid values, and the default. The
+default has the notation of users. The name of the field includes the unit, but the name of the key
+does not include it. A new key is added in this module and nowhere else. An option overrides the
+file, and the file overrides the default. Every refusal names its place (file and key, or option).
 """
 
 import re
@@ -149,8 +149,8 @@ class ScenarioKey:
 
     @property
     def option(self) -> str:
-        """The option of the key, such as `--retry-window`. If the value is a list, the option's
-        name is in the singular, and the option can be repeated."""
+        """The option of the key, such as `--retry-window`. If the value is a list, the name of the
+        option loses its final `s`, and the option can be repeated."""
         name = self.name.removesuffix("s") if self.kind.many else self.name
         return "--" + name.replace(".", "-").replace("_", "-")
 
@@ -366,9 +366,10 @@ def load(
 ) -> Scenario:
     """Return the scenario of the TOML file `path`, or a ready scenario by name.
 
-    `options` override the file (key name → text, list of texts or bool). `usual_instances`,
-    `usual_processes`: functions that return the default number of instances and of load processes
-    for a recipe. The default number of load processes is never above the number of users.
+    `options`: a mapping from key names to values, which override the values of the file. A value is
+    a text, a list of texts or a bool. `usual_instances`, `usual_processes`: functions that return
+    the default number of instances and of load processes for a recipe. The default number of load
+    processes is never above the number of users.
 
     Raises UsageError for an unreadable file, an unknown key, a wrong type or range, or a
     contradiction. The error names the place.

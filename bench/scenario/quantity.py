@@ -1,9 +1,9 @@
 """Values in the notation of users: *text or TOML value → number with its unit, distribution, fault,
 URL*, and back.
 
-Rules: a duration always names its unit, except `0`. If a value is wrong, the function raises
-ValueError, and the loader adds the place of the value to the error's text. The mask learns the
-secrets of a URL before any message mentions the URL.
+Rules: a duration always names its unit, except `0`. A function raises ValueError for a wrong value.
+The loader adds the place of the value to the error's text. The mask learns the secrets of a URL
+before any message mentions the URL.
 """
 
 import difflib
@@ -54,7 +54,7 @@ class Delay:
 
 @dataclass(frozen=True, slots=True)
 class Skew:
-    """The choice of resources by callers.
+    """The distribution with which callers choose resources.
 
     `kind`: uniform, own, zipf or hot. `value`: the exponent for the kind zipf, or the share of
     resource 0 for the kind hot.

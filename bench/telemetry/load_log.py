@@ -8,9 +8,10 @@ Rules
 - For a load process, an observed cycle costs 1.6 times as much as a cycle that is not observed. So
   only about `PER_SECOND` acquires a second are observed. At low rates, all acquires are observed.
   At high rates, at least one in `MOST` acquires is observed. Before the rate is known, the first
-  `AT_ONCE` acquires are observed, and then one in `MOST` acquires.
-- A line holds the checksum of a resource's name. The checksum, together with the start of the
-  round, identifies the operation in the history.
+  `AT_ONCE` acquires are observed. After these acquires, one in `MOST` acquires is observed until
+  the rate is known.
+- A line holds the checksum of a resource's name. The checksum and the start of the round identify
+  the operation in the history.
 - The log keeps the first `FIRST` attempts of an acquire, and the attempt that won. If there are too
   many attempts, the log drops some attempts and counts the dropped attempts.
 """

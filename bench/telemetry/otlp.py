@@ -8,9 +8,9 @@ Rules
 - Status 200 does not prove that items have arrived. If the receiver's answer rejects an item, the
   item has not arrived. If the answer is not OTLP, no item has arrived. Source: OTLP specification,
   "Partial Success".
-- A collector never slows the load. If the collector does not take items in time, they are dropped
-  and counted. The oldest items are dropped first. Metrics are cumulative, so only the newest
-  snapshot waits.
+- A collector never slows the load. If the collector does not accept items in time, these items are
+  dropped and counted. The oldest items are dropped first. Metrics are cumulative, so only the
+  newest snapshot waits.
 """
 
 from __future__ import annotations
@@ -114,8 +114,8 @@ class Otlp:
     def complaints(self) -> list[str]:
         """Return the warnings that lockbench and the exporters give about the settings.
 
-        If an item did not arrive, or if the receiver sent a message, the list has one more sentence
-        about this.
+        If an item did not arrive, or if the receiver sent a message, the list has a further
+        sentence about these items or this message.
         """
         sentences = [*self._settings.warnings, *self._before]
         messages = [answers.message for answers in self._answers.values()]
@@ -201,7 +201,7 @@ class Otlp:
                 self._changed.notify_all()
 
     def _next(self, kind: str) -> Sequence[Snapshot | TraceSpan]:
-        """Return the next batch. An empty batch means the end."""
+        """Return the next batch. An empty batch means that no more items will follow."""
         queue = self._queues[kind]
         with self._changed:
             self._changed.wait_for(lambda: queue or self._closing)

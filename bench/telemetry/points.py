@@ -88,8 +88,9 @@ class Buckets:
 
     @property
     def exponential(self) -> tuple[int, int, list[int]]:
-        """The number of zeros, the index of the first filled bucket, and a list of counts. The list
-        has the counts from the first to the last filled bucket."""
+        """The data of an exponential histogram: the number of zeros, the index of the first filled
+        bucket, and a list of counts. The list begins at the first filled bucket and ends at the
+        last filled bucket."""
         zeros, *counts = self._within(_EXPONENTIAL[self.unit])[:-1]
         filled = np.flatnonzero(counts)
         first, end = (filled[0], filled[-1] + 1) if len(filled) else (0, 0)

@@ -3,8 +3,8 @@ points*. All terms are defined as in bench.measure.
 
 Rules
 - Every record is counted once. The latencies, the outcome and the attempts of a record are counted
-  when the record appears. The votes of a record are counted later, when all its rounds have
-  certainly closed. So the votes of the newest records may not be counted yet.
+  when the record appears. The votes of a record are counted later, after all rounds of the record
+  have certainly closed. So the votes of the newest records may not be counted yet.
 - The counts cover the whole run, with warm-up and drain. So the sums are equal to `totals` and
   `releases` in result.json.
 - An unknown value makes no data point. The export never shows an unknown value as 0.
@@ -248,14 +248,15 @@ class OperationCounts:
         self.rest()
 
     def rest(self) -> None:
-        """Set the present rates to zero. Call this when no load runs any more."""
+        """Set the rate of leases and the number of releasing callers to zero. Call this after the
+        load has ended."""
         self._achieved_per_s = self._releasing = 0.0
 
     def look(self, records: Records, now_ns: int) -> None:
         """Count the new operations at `now_ns`.
 
         Compute the leases per second and the mean number of callers that wait for the answer to a
-        release. Also count the hand-offs whose release was sent between the last two calls. The
+        release. Also count each hand-off whose release was sent between the last two calls. The
         grants that followed these releases have been recorded before this call.
         """
         elapsed_s = max((now_ns - self._looked_ns) / NS_PER_S, 1e-3)
@@ -333,8 +334,8 @@ class OperationCounts:
         to wait.
 
         The recipes count some of the waits, and the `notes` of the workers report these counts. The
-        `fresh` notes report the numbers of holders and waiters. If load processes run but no
-        process has written a note lately, the points about holders and waiters are missing.
+        `fresh` notes report the numbers of holders and waiters. If load processes run but none of
+        them has written a recent note, there are no points about holders and waiters.
         """
         for one in self._totals.points():
             timed = one.instrument.name == "redlock.acquire.duration"
@@ -403,7 +404,7 @@ class InfoTotals(Totals):
     def note(self, infos: Sequence[Info], now_ns: int) -> None:
         """Add the answers that the instances gave at `now_ns` (monotonic).
 
-        If `infos` is the same object as in the last call, there are no new answers.
+        If `infos` is the same object as in the last call, the instances have given no new answers.
         """
         if infos is not self._now:
             self._answered_ns = now_ns

@@ -198,8 +198,8 @@ def _ignored(environ: Environ) -> Iterator[str]:
 def _exporters(environ: Environ, signal: str) -> set[str]:
     """Return the exporters that the variables name for a signal.
 
-    If the variables name no exporter, the result is `otlp` if there is an endpoint, and empty if
-    there is no endpoint.
+    If the variables name an endpoint but no exporter, the result is `otlp`. If they name neither an
+    endpoint nor an exporter, the result is empty.
     """
     if named := _words(environ, f"OTEL_{signal}_EXPORTER"):
         return named - {"none"}

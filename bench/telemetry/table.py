@@ -4,8 +4,8 @@ Prometheus*.
 Rules
 - Every exported value is defined here and nowhere else. The `/metrics` page, the boards and
   docs/telemetry/instruments.md are made from this table.
-- An attribute is never a resource, key, owner token or password. If a value is not in this table,
-  it comes from the configuration of the run. So the set of values is known before the first
+- An attribute is never a resource, key, owner token or password. All values that are not in this
+  table come from the configuration of the run. So the set of values is known before the first
   operation. If OpenTelemetry has a stable name for a value, the table uses this name.
 - Every data point has the attributes `redlock.recipe` and `redlock.fsync`. The run id is on the
   resource.

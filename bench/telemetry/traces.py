@@ -20,7 +20,7 @@ Rules
 - If a chosen operation had to wait, the operation that held the lock at that time is chosen, too.
   The trace of the waiting operation links to the trace of the holder.
 - All records must be settled. In a settled record, the round has closed, late replies are patched
-  in, and the attempts have been written. A span has a vote margin only if no vote is undecided. If
+  in, and the attempts have been written. A span has a vote margin only if all votes are decided. If
   the last round was observed, the votes in the span come from the observed attempt and are the same
   as in the child spans. If the last round was not observed, the votes come from the record. In the
   record, `undecided` counts the votes that were missing when the load ended. The memory for
@@ -78,7 +78,7 @@ class Chosen:
     holder: tuple[int, int] | None
 
     def number(self, field: str) -> int:
-        """Return a field of the record."""
+        """Return the value of the field `field` of the record."""
         return int(self.record[field][0])
 
     @property

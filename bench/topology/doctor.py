@@ -241,8 +241,8 @@ def _configuration(url: str) -> Iterator[Fact]:
 
 
 def why_not_here(server: ServerBinary) -> dict[str, BenchError | None]:
-    """Return, for every kind of fault, the reason why this fault is impossible with `server` on
-    this machine.
+    """Return a mapping from each kind of fault to a reason. The reason says why this kind is
+    impossible with `server` on this machine.
 
     The reason is None if the fault is possible.
 

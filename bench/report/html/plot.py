@@ -3,10 +3,11 @@
 
 Rules: this module escapes all text from a result. Coordinates keep one digit after the point.
 Colours are classes of page.css, which has versions for light, dark and print. A missing value is a
-gap in a line. Every axis has its unit. Faults are bands over the whole height with their name on
-top. Lines differ in their dashes as well as in colour. Each mark has a `key` that explains it. The
-legend lists the keys of the drawn marks. A title states the result with its figures. `about` states
-the content and the unit of the picture. Every picture has its data, in the units of result.json.
+gap in a line. Every axis has its unit. Each fault is a band over the whole height of the picture,
+and the name of the fault is at the top of the band. Lines differ in their dashes as well as in
+colour. Each mark has a `key` that explains it. The legend lists the keys of the drawn marks. A
+title states the result with its figures. `about` states the content and the unit of the picture.
+Every picture has its data, in the units of result.json.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -103,8 +104,8 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Area:
-    """A filled area between the steps of `lows` and the steps of `highs`. `edges` has one entry
-    more than `lows` and `highs`."""
+    """A filled area between the steps of `lows` and the steps of `highs`. `lows` and `highs` have
+    the same length, and `edges` is longer by one entry."""
 
     edges: Sequence[float]
     lows: Sequence[float]
@@ -415,8 +416,8 @@ _TICK = "M{0} {1}l4 4l7 -9"
 class Measure:
     """One value of a row, drawn as a bar of `style` with its `text`.
 
-    If the value is 0 and the style is good, a green tick is drawn. If the value is None, the row
-    has only the text. `key`: the text that explains the mark in the legend.
+    If the value is 0 and the style is good, a green tick is drawn. If the value is None, only the
+    text is drawn. `key`: the text that explains the mark in the legend.
     """
 
     value: float | None
@@ -430,7 +431,7 @@ def harm(value: float | None, text: str, *, some: str, none: str) -> Measure:
 
     `value`: the number of events. If `value` is 0, the mark is a green tick. If `value` is above 0,
     the mark is a red bar. `none`: the text that explains the tick in the legend. `some`: the text
-    that explains the bar in the legend. If `value` is None (unknown), the row shows only the text.
+    that explains the bar in the legend. If `value` is None (unknown), only the text is drawn.
     """
     return Measure(value, text, "bad", some) if value else Measure(value, text, "good", none)
 
@@ -540,8 +541,8 @@ def _number(value: float) -> str:
 def element(name: str, content: str = "", /, **attributes: float | str | None) -> str:
     """Return an SVG element. `content` is markup.
 
-    In the name of an attribute, a `_` at the end is dropped, and any other `_` becomes `-`. An
-    attribute that is None is left out.
+    The function drops a `_` at the end of an attribute's name and replaces every other `_` by `-`.
+    An attribute that is None is left out.
     """
     parts = [name]
     for key, value in attributes.items():

@@ -349,7 +349,7 @@ class _CourseFigures:
     ) -> Figure:
         """Return a picture of shares. The columns with a style are stacked.
 
-        If a slice has any value, the shares of the slice add up to 100 %.
+        If a slice has any value above 0, the shares in this slice add up to 100 %.
         """
         sums = [
             sum(slice_) or 1 for slice_ in zip(*(columns[column] for column in styles), strict=True)
@@ -375,7 +375,8 @@ class _CourseFigures:
         marks: Sequence[Mark],
         columns: Mapping[Column, Sequence[Cell]],
     ) -> Figure:
-        """Return a picture over time. `columns`: the data, with a value for each slice."""
+        """Return a picture over time. `columns`: the data. Each column has one value for each
+        slice."""
         rows = [list(row) for row in zip(self._over.start_s, *columns.values(), strict=True)]
         named = (Column("start_s", "text", "at s"), *columns)
         bands = self._bands

@@ -197,8 +197,8 @@ def moment_of(result: RunResult) -> Eyecatcher | None:
 
 
 def findings(result: RunResult) -> list[Example]:
-    """Return the oracle's findings. Violations come before all other findings. Within each group,
-    the findings are in the order of time."""
+    """Return the oracle's findings. Violations come before all other findings. Both groups are
+    sorted by time."""
     return sorted(result.safety.examples, key=lambda one: (one.kind not in _VIOLATIONS, one.at_ns))
 
 

@@ -1,5 +1,5 @@
-"""Faults that a client notices in the answers of an instance: late, missing or refusing answers,
-and broken links.
+"""Faults that a client notices in the answers of an instance. The instance answers late, refuses
+commands or does not answer, or the link to the instance breaks.
 
 Rules
 - The commands go directly to the instance, never through a proxy. After the fault, the settings and
@@ -8,7 +8,7 @@ Rules
   reads, but it answers -READONLY to writes. The instance keeps its keys.
 - maxmemory with noeviction: the limit is below the used memory, so the server refuses every SET.
 - maxmemory with volatile-ttl: ballast keys with a late expiry fill the memory. The limit is just
-  above the used memory. So each new key evicts the lock with the earliest expiry.
+  above the used memory. So for each new key, the server evicts the lock with the earliest expiry.
 - loading: the running server executes DEBUG RELOAD, so its process, run id and keys stay the same.
   Loading takes long, because there are ballast keys and the server delays each loaded key. The
   fault ends when the delay is set to zero. At the end, the saved file is removed, so that a

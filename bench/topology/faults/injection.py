@@ -1,10 +1,10 @@
 """The steps of an injected fault: *an order → a prepared fleet → a fault in force → an undone
 fault*.
 
-Rules: `prepared_fleet` prepares for faults before the servers start. The function prepares all
-instances or none, so that the instances stay comparable. If the shim or the DEBUG command is not
-available, `prepared_fleet` raises no error. `refusal` then returns the reason for each fault that
-needs the missing preparation.
+Rules: `prepared_fleet` prepares for faults before the servers start. The function prepares either
+all instances or no instance, so that the instances stay comparable. If the shim or the DEBUG
+command is not available, `prepared_fleet` raises no error. `refusal` then returns the reason for
+each fault that needs the missing preparation.
 
 `begin` returns once the fault is in force. `end` returns once the fault is undone. `end` is called
 after every `begin`, even after a `begin` that failed half-way. So before each step, the code adds a
@@ -142,9 +142,9 @@ class FaultKind:
 
     `lasts`: whether a scenario may, must or cannot set `for`. If a scenario cannot set `for`, the
     fault lasts as long as its param `delay`. Without the param `delay`, the fault has no duration.
-    `check`: raises ValueError if params contradict each other. `require`: raises BenchError if the
-    fault is impossible on this fleet. `needs`: the preparations that the fault needs. `refusal`
-    also checks these preparations.
+    `check`: a function that raises ValueError if params contradict each other. `require`: a
+    function that raises BenchError if the fault is impossible on this fleet. `needs`: the
+    preparations that the fault needs. `refusal` also checks these preparations.
     """
 
     begin: Callable[["Injection"], None]
