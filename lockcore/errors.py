@@ -22,7 +22,7 @@ from lockcore.facts.model import Denied, Lease, Outcome, Tally
 class LockcoreError(Exception):
     """The base class of all errors that this package raises on purpose.
 
-    `tally` has the votes of the operation's last round, if the operation had a round.
+    `tally` counts the votes of the operation's last round. If there was no round, every count is 0.
     """
 
     tally = Tally()

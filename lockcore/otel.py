@@ -248,7 +248,7 @@ class _Recording:
 class _Source:
     """A lock whose numbers are exported.
 
-    `instances` has the points of the lock's instances at the last snapshot.
+    `instances` contains the points of the lock's instances at the last snapshot.
     """
 
     lock: weakref.ref[Lock]
@@ -257,7 +257,7 @@ class _Source:
     instances: dict[Point, int] = field(default_factory=dict)
 
     def counters(self) -> Iterator[tuple[Point, int]]:
-        """The numbers that never fall, even after the lock is closed or freed."""
+        """The numbers that only grow. They still count after the lock is closed or freed."""
         for name, counts in list(self.watch.counts.items()):
             named = tuple(_attributes(name).items())
             yield (

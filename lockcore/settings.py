@@ -102,7 +102,7 @@ class RetryPolicy:
         return min(now_ns + int(self._window_ns(attempts, age_ns) * share), deadline_ns)
 
     def _window_ns(self, attempts: int, age_ns: int) -> float:
-        """The length (ns) of the window after this number of attempts."""
+        """The length (ns) of the window after `attempts` attempts."""
         window_ns = self.window_ms * NS_PER_MS
         if self.policy in ("poll", "push") and window_ns:
             window_ns /= 1 + age_ns / (OLD * window_ns)

@@ -1,4 +1,4 @@
-"""The right of each instance to vote.
+"""Decides which instances may vote.
 
 Input: handshakes, lost connections, lag and time. Output: the state of each instance.
 
@@ -9,9 +9,9 @@ Rules: the client implements the *delayed restart* of the Redlock text. An insta
 forgotten locks abstains until all these locks have expired. The abstention lasts max_ttl + drift
 from the moment when the client notices that locks may be lost. A new identity of the server in the
 handshake shows such a loss. On an open connection, engine/amnesia.py notices lost locks. A table in
-the README has the abstention for each policy (`rejoin`). An abstaining instance gets no SETs, but
-it gets other commands. An instance over its lag cap gets no SETs until it has caught up. If an
-instance is down, the client connects to it again after a pause that grows.
+the README shows the length of the abstention for each policy (`rejoin`). An abstaining instance
+gets no SETs, but it gets other commands. An instance over its lag cap gets no SETs until it has
+caught up. If an instance is down, the client connects to it again after a pause that grows.
 """
 
 from __future__ import annotations
@@ -124,8 +124,8 @@ class Hello:
     def has_swapped_since(self, earlier: Hello) -> bool:
         """True when this server has swapped databases since the `earlier` hello.
 
-        A reset of the statistics (CONFIG RESETSTAT) sets the count to 0. If the count became
-        smaller but is above 0, there was a swap after the reset.
+        A reset of the statistics (CONFIG RESETSTAT) sets the count to 0. If the count is smaller
+        than before but above 0, the server has swapped since the reset.
         """
         return earlier.swaps != NOT_COUNTED and 0 < self.swaps != earlier.swaps
 
@@ -291,7 +291,7 @@ class Membership:
     def is_taken_up(self, now_ns: int) -> bool:
         """Return True once when the client should connect again.
 
-        After this, `connecting` is True until the connection succeeds or fails.
+        `connecting` is then True until the connection succeeds or fails.
         """
         if self.retry_ns > now_ns or self.connecting or self.is_connected:
             return False
@@ -310,7 +310,7 @@ class Membership:
 
 
 def twin_of(members: Sequence[Membership], index: int, hello: Hello) -> int | None:
-    """The index of another connected instance whose server sent the same identity, or None.
+    """The index of another connected instance with the same server, or None if there is none.
 
     One server must not vote twice.
     """

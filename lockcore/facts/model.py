@@ -6,8 +6,8 @@ Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.m
 the outcomes of the hot paths are constants, and `Lease` is a plain class with slots.
 
 Rules: facts are immutable. A `Lease` is a plain class with slots, and its attributes are set once.
-Hot paths create leases, and the creation of a frozen dataclass would take four times as long. Times
-are integers in ns of CLOCK_MONOTONIC. The README's vocabulary explains the names.
+Hot paths create leases, and a frozen dataclass would take four times as long to create. Times are
+integers in ns of CLOCK_MONOTONIC. The README's vocabulary explains the names.
 """
 
 from collections.abc import Mapping, Sequence
@@ -116,7 +116,7 @@ class Lease:
     be guessed, and it differs for each attempt. `ttl_ms` is the PX argument. `started_ns` was read
     before the first byte of the winning attempt was queued. `granted_ns` is the time of the
     validity check. The acquire took `attempts` ≥ 1 rounds, and `split_votes` of them had split
-    votes. `lost_ns` has the start times of the earlier attempts that were sent and lost.
+    votes. `lost_ns` contains the start times of the earlier attempts that were sent and lost.
     """
 
     __slots__ = (
@@ -178,9 +178,9 @@ class Denied:
     """The result of an operation that did not get or did not keep the lock.
 
     A `Denied` is false in a boolean test, and a `Lease` is true. `started_ns` and `ended_ns` are
-    the start and the end of the whole operation. `lost_ns` has the start times of all attempts that
-    were sent. `round` is the last attempt, and some of its votes may still be missing. `round` is
-    None if the recipe has no rounds.
+    the start and the end of the whole operation. `lost_ns` contains the start times of all attempts
+    that were sent. `round` is the last attempt, and some of its votes may still be missing. `round`
+    is None if the recipe has no rounds.
 
     >>> bool(Denied("stock:42", Outcome.CONTENDED, Tally(refused=3), 1, 0, 0, 400_000))
     False
@@ -207,10 +207,10 @@ class InstanceStatus:
     `state` has five values. `voting` is the normal state. `abstaining` means that the instance may
     have forgotten locks, so it gets no SETs yet. `lagging` means that the instance exceeds the lag
     cap, so it gets no SETs. `down` means that the instance is not connected. `refused` means that
-    the instance must not take part. `reason` explains every state except `voting`. `address` has no
-    secret. The counts begin at `connect`. lockcore regularly reads each server's number of database
-    swaps (engine/amnesia.py). `commands`, `bytes_sent` and `bytes_received` leave these readings
-    out.
+    the instance must not take part. `reason` explains every state except `voting`. `address`
+    contains no secret. The counts begin at `connect`. lockcore regularly reads each server's number
+    of database swaps (engine/amnesia.py). `commands`, `bytes_sent` and `bytes_received` do not
+    include these readings.
     """
 
     index: int
@@ -234,15 +234,16 @@ class InstanceStatus:
 
 @dataclass(frozen=True, slots=True)
 class AttemptRecord:
-    """A record of one attempt, made once its round has closed and its caller has decided.
+    """A record of one attempt.
 
-    Times are in ns of CLOCK_MONOTONIC. Each tuple has one entry per configured instance. A time of
-    0 means that the event did not happen. `attempt` is 1 for the first round of an acquire, and
-    `acquire_ns` is the start of the acquire. So attempts on one resource with the same `acquire_ns`
-    belong to one acquire. `validity_ns` is the remaining validity at the caller's decision. A value
-    of 0 or less means that there is no lease. `margin` is granted votes − quorum, and it is
-    negative for a lost attempt. `errors` has the first word of each instance's error reply, and ""
-    for an instance without an error. `errors` is empty if no instance sent an error.
+    lockcore makes the record once the round has closed and the caller has decided. Times are in ns
+    of CLOCK_MONOTONIC. Each tuple has one entry per configured instance. A time of 0 means that the
+    event did not happen. `attempt` is 1 for the first round of an acquire, and `acquire_ns` is the
+    start of the acquire. So attempts on one resource with the same `acquire_ns` belong to one
+    acquire. `validity_ns` is the remaining validity at the caller's decision. A value of 0 or less
+    means that there is no lease. `margin` is the number of granted votes minus the quorum. A lost
+    attempt has a negative margin. `errors` contains the first word of each instance's error reply,
+    or "" for an instance without an error. `errors` is empty if no instance sent an error.
     """
 
     resource: str

@@ -37,7 +37,7 @@ MOST_KINDS: Final = 32
 class Traffic:
     """The traffic with one instance since `connect`, over all of its connections.
 
-    `aside` has three numbers for swap readings: the commands, the sent bytes and the received
+    `aside` contains three numbers for swap readings: the commands, the sent bytes and the received
     bytes. A swap reading asks how often the server swapped databases (amnesia.py). lockcore makes
     at most four swap readings a second, however many locks callers take.
     """
@@ -64,10 +64,10 @@ class Traffic:
 class InstancePipe:
     """The part of a connection that rounds use.
 
-    `index` is the number of the instance, from 0. `queue` has the commands that leave next.
-    `pending` has the receivers of the next replies, oldest first. `awaited` is the number of
-    replies that are still missing. `forgot` is called when the instance may have just forgotten
-    locks.
+    `index` is the number of the instance, from 0. `queue` contains the commands that leave next.
+    `pending` contains the receivers of the next replies, and the oldest receiver is the first.
+    `awaited` is the number of replies that are still missing. `forgot` is called when the instance
+    may have just forgotten locks.
     """
 
     __slots__ = ("awaited", "dialect", "forgot", "index", "pending", "queue", "traffic", "transmit")
@@ -178,10 +178,10 @@ class Settled(Counted):
 class Core:
     """The part of the engine for the components of the engine and for woken callers.
 
-    The callers of the first `woken` objects in `ready` have been woken. `voters` has the Pipelines
-    that get the batches. `instances` is the number of configured instances. `followed` is True if
-    the queued commands should leave together with the SET of the caller that was just woken.
-    `retired` is True when no more attempts begin.
+    The callers of the first `woken` objects in `ready` have been woken. `voters` contains the
+    Pipelines that get the batches. `instances` is the number of configured instances. `followed` is
+    True if the queued commands should leave together with the SET of the caller that was just
+    woken. `retired` is True when no more attempts begin.
     """
 
     def __init__(self, instances: int) -> None:
@@ -278,10 +278,10 @@ class Scripted(Awaited, Protocol):
 
 
 class SentAgain:
-    """A script that is sent once more for `awaited`, with its source.
+    """A script command that is sent once more for `awaited`.
 
-    The source also loads the script into the instance. If the instance still does not know the
-    script, that is an error.
+    Now the command contains the script's source. The source also loads the script into the
+    instance. If the instance still does not know the script, that is an error.
     """
 
     __slots__ = ("awaited", "started_ns")

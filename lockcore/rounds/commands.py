@@ -125,7 +125,7 @@ class Dialect:
 def merged_release(claims: Sequence[bytes]) -> bytes:
     """Encode one script call that releases many claims.
 
-    The reply has 1 or 0 for each claim, in order.
+    The reply is a list with a 1 or a 0 for each claim, in the sequence of `claims`.
     """
     keys = b"".join([claim[:-TOKEN_BULK_BYTES] for claim in claims])
     tokens = b"".join([claim[-TOKEN_BULK_BYTES:] for claim in claims])

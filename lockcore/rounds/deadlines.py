@@ -56,7 +56,7 @@ class Timetable(Generic[T]):
 
     @property
     def next_ns(self) -> int:
-        """The earliest time in the table, or FAR_FUTURE_NS."""
+        """The earliest time in the table, or FAR_FUTURE_NS if the table is empty."""
         entries = self._entries
         return entries[0][0] if entries else FAR_FUTURE_NS
 
@@ -145,7 +145,7 @@ class Deadlines:
         self.next_ns()
 
     def next_ns(self) -> int:
-        """The next time at which a round may be due, or FAR_FUTURE_NS."""
+        """The next time at which a round may be due, or FAR_FUTURE_NS if no round is open."""
         batches = self._batches
         while batches and not _is_open(batches[0][2][-1]):
             batches.popleft()

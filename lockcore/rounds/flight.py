@@ -36,8 +36,8 @@ FEWEST_PER_ONE_APART: Final = 6  # rounds
 class InFlight(Settled):
     """The part of a round that its flight and its connections use (`Awaited`).
 
-    `flight` is None once the round counts its own replies. `success` has the bytes of the expected
-    answer. After a quorum of expected answers the outcome is `success_outcome`.
+    `flight` is None once the round counts its own replies. `success` contains the bytes of the
+    expected answer. After a quorum of expected answers the outcome is `success_outcome`.
     """
 
     __slots__ = ("flight", "missing", "started_ns")
@@ -78,12 +78,12 @@ def _no_answer(success: bytes) -> bytes:
 # But `done` and `expected` must agree at all times. If a reply counted twice, a round would have a
 # grant that no server gave.
 class Flight:
-    """The rounds of one batch, counted together.
+    """The rounds of one batch. A flight counts the replies of its rounds together.
 
     `done[i]` is the number of replies from instance i, or −1 if the batch was not sent to this
-    instance. A quorum of instances has answered the first `carried` rounds. `apart` has the indexes
-    of the rounds that count their own replies. `open` is the number of instances that have not sent
-    all replies, or 0 once the flight is dissolved.
+    instance. A quorum of instances has answered the first `carried` rounds. `apart` contains the
+    indexes of the rounds that count their own replies. `open` is the number of instances that have
+    not sent all replies, or 0 once the flight is dissolved.
     """
 
     __slots__ = ("apart", "carried", "done", "engine", "expected", "open", "rounds", "started_ns")
@@ -135,7 +135,7 @@ class Flight:
     def set_apart(self, index: int, start: int) -> None:
         """Set the instance's next round apart, because the answer to this round is not a success.
 
-        In `expected`, the bytes of the success begin at `start`.
+        The expected answer of this round begins at `start` in `expected`.
         """
         number = self.done[index]
         if number in self.apart:
@@ -236,7 +236,10 @@ class MergedReply(InFlight):
         self.outcome = self.waiter = self.flight = None
 
     def reply(self, reply: object, pipe: InstancePipe) -> None:
-        """Take a reply to the whole call, and pass it on to its parts."""
+        """Take a reply to the whole call.
+
+        Pass this reply on to the parts, or send the parts alone.
+        """
         kind = error_kind(reply)
         pipe.skip(len(self.parts))
         if kind == "NOSCRIPT":

@@ -52,8 +52,9 @@ _LISTS: Final = b"*~>%"
 class Framing:
     """The replies of one connection.
 
-    `_read` is the number of checked bytes of the current reply. `_open` has an entry for each open
-    list, the outermost list first. The entry is the number of replies that this list still needs.
+    `_read` is the number of checked bytes of the current reply. `_open` contains a number for each
+    open list. The outermost list comes first. The number counts the replies that this list still
+    needs.
     """
 
     __slots__ = ("_address", "_open", "_read")

@@ -74,7 +74,7 @@ class OwedRelease:
 
     The release was sent again, or it will be sent later.
 
-    `claim` has the key and the owner token. `started_ns` is the time when the release was last
+    `claim` contains the key and the owner token. `started_ns` is the time when the release was last
     sent. The release is owed until `until_ns`.
     """
 

@@ -56,11 +56,11 @@ class Unasked:
 class Replies:
     """The replies of one connection.
 
-    `message_head` has the bytes with which each inbox message begins, up to the length field.
+    Each inbox message begins with the bytes `message_head`, which end before the length field.
     `message_head` is empty if there is no inbox. `unasked_bytes` is the number of bytes in push
-    messages so far. `_data` has received bytes, and the bytes before `_at` have been read. If a
-    message is too long, `_passing` is the number of its bytes that must still be skipped. `_pushes`
-    is the number of pushes that were parsed in the current piece of data.
+    messages so far. `_data` contains received bytes, and the bytes before `_at` have been read. If
+    a message is too long, `_passing` is the number of its bytes that must still be skipped.
+    `_pushes` is the number of pushes that were parsed in the current piece of data.
     """
 
     __slots__ = (

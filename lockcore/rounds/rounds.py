@@ -62,7 +62,7 @@ class RoundEngine(Core):
 
 
 class Counting(InFlight):
-    """The counts of a round. `InFlight` has more counts."""
+    """A round that counts votes. `InFlight` declares the other counts."""
 
     __slots__ = ("engine", "errored", "refused", "silent")
     engine: RoundEngine
@@ -101,7 +101,7 @@ class Counting(InFlight):
 
 
 class SetRound(Counting):
-    """The SET of one attempt. `voters` has the instances that get the SET.
+    """The SET of one attempt. `voters` contains the instances that get the SET.
 
     After ACQUIRED the caller must still check the validity when the caller runs again. `cleaned` is
     True if the SET was not sent, or if its release has already begun. In both cases no release must

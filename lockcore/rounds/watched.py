@@ -54,7 +54,7 @@ class WatchedSetRound(SetRound):
             self.votes[pipe.index] = Vote.SILENT
 
     def reply(self, reply: object, pipe: InstancePipe) -> None:
-        """Count the reply of one instance, and remember its vote and its time."""
+        """Count the reply of one instance, and note the vote and the time of this reply."""
         if self.undecided:
             if reply == b"OK":
                 self.stamp(pipe, Vote.GRANTED)
@@ -73,7 +73,7 @@ class WatchedSetRound(SetRound):
             self.errors[index] = kind
 
     def stamp(self, pipe: InstancePipe, vote: Vote = Vote.GRANTED) -> None:
-        """Note the vote that an instance has just sent, and its time."""
+        """Note the vote that an instance has just sent, and the time of this vote."""
         self.replied_ns[pipe.index] = self.engine.now_ns
         self.votes[pipe.index] = vote
 
@@ -93,7 +93,7 @@ class WatchedSetRound(SetRound):
         self.decided(None, self.engine.now_ns)
 
     def decided(self, outcome: Outcome | None, now_ns: int) -> None:
-        """Note the caller's `outcome` and its time.
+        """Note that the caller decided at `now_ns` that the attempt has this `outcome`.
 
         `outcome` is None if the caller was cancelled.
         """

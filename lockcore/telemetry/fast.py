@@ -12,12 +12,12 @@ acquire. `pace` computes `every` from the rate of the last interval. The result 
 context, so an exemplar belongs to the caller's span. The duration of a sample is not in
 `Durations`. There are no samples before the first collection, because the sink possibly has no
 reader yet. The sink also gets each failed or slow acquire, each failed release, and each extension.
-The sink gets all these operations at once and in the caller's own context. Only the extensions of a
-keeper have no caller, so the sink gets these extensions in another context. A contended acquire
-counts as failed only if `contended_is_odd` is True. The sink records all failed releases and all
-extensions, but only samples of other operations. If a keeper finds that a lease is gone, this file
-counts the lost lease. The sink gets no report of this loss. A lease that nobody releases is
-forgotten an hour after its end.
+The sink gets each of these operations immediately, in the caller's own context. Only the extensions
+of a keeper have no caller, so the sink gets these extensions in another context. A contended
+acquire counts as failed only if `contended_is_odd` is True. The sink records all failed releases
+and all extensions, but only samples of other operations. If a keeper finds that a lease is gone,
+this file counts the lost lease. The sink gets no report of this loss. A lease that nobody releases
+is forgotten an hour after its end.
 """
 
 from bisect import bisect_left
@@ -96,9 +96,10 @@ class Sink(Protocol):
 
 
 class Durations:
-    """The durations of all operations of one kind, as counts in `buckets` and a sum.
+    """The durations of all operations of one kind.
 
-    The numbers only grow, so a thread that writes need not wait for a thread that reads.
+    `buckets` counts the durations, and `total_ns` is their sum. The numbers only grow, so a thread
+    that writes need not wait for a thread that reads.
     """
 
     __slots__ = ("_read_buckets", "_read_ns", "buckets", "total_ns")
@@ -143,11 +144,11 @@ class Durations:
 class Counts:
     """The numbers of one class of resources.
 
-    `held` has the unreleased leases. The key of each lease is the round that won the lease.
-    `first_tries` is the number of leases from a first attempt. `tries` has the number of attempts
-    for each other lease. It stores n attempts as a duration of n seconds. `took`, `gave` and `kept`
-    have the durations of usual acquires, releases and holds. `durations` has the durations of all
-    kinds, including these four.
+    `held` contains the unreleased leases. The key of each lease is the round that won the lease.
+    `first_tries` is the number of leases from a first attempt. `tries` contains the number of
+    attempts for each other lease. It stores n attempts as a duration of n seconds. `took`, `gave`
+    and `kept` contain the durations of successful acquires, of successful releases and of holds.
+    `durations` contains all kinds of durations, including these four.
     """
 
     __slots__ = (
@@ -334,7 +335,7 @@ class Tallied:
     # -- classes and samples -----------------------------------------------------------------------
 
     def pace(self, now_ns: int) -> int:
-        """Adapt the share of samples to the rate since the last call.
+        """Adapt the share of samples to the rate of acquires since the last call.
 
         Returns a number n. From now on, one cycle in n is a sample.
         """

@@ -45,7 +45,7 @@ CANNOT_HEAR = (
 class Connections:
     """One engine and its sockets.
 
-    `calls` has the operations whose callers have not taken the result yet.
+    `calls` contains the operations whose callers have not taken the result yet.
 
     A subclass defines the other methods. `_want_flush` is called when a batch begins. `_wake_later`
     makes the loop call `wake` soon. `_watch`, `_watch_writes` and `_unwatch` watch a socket.

@@ -231,7 +231,8 @@ class LoopDriver(Connections):
     def tick(self) -> None:
         """Do the work that is due, because the timer has fired.
 
-        This process itself may be late, so it first counts the replies that wait in the sockets.
+        If this process is late, replies may already wait in the sockets. So this method first
+        counts these replies.
         """
         if self.closed:
             return

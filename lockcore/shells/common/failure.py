@@ -9,8 +9,8 @@ that has a row in `FAILURES`. An explanation never guesses. For example, it reco
 the peer spoke TLS. A whole foreign text is quoted only if no row matches it. The quotation is one
 short line, and never contains a secret. If a row of `FAILURES` matches, the explanation quotes only
 the parts of the text that the row's pattern selects. These parts cannot contain a password. Only
-the row `speech OTHER` quotes the first line that the peer sent. The row leaves this line out if the
-peer's first bytes contain a secret.
+the row `speech OTHER` quotes the first line that the peer sent. This row does not quote the line if
+the peer's first bytes contain a secret.
 """
 
 import errno
@@ -309,8 +309,8 @@ def failure_of(
 ) -> Failure:
     """Explain `error`.
 
-    `heard` has the first bytes of the failed connection. `peer` is the result of the examination in
-    peer.py.
+    `heard` contains the first bytes of the failed connection. `peer` is the result of the
+    examination in peer.py.
     """
     failure = _of_files(target) or _known(target, error, heard, peer)
     if failure is None:
@@ -488,7 +488,7 @@ def _line(target: InstanceTarget, heard: bytes) -> str:
 
 
 def _quoted(target: InstanceTarget, error: BaseException, what: str) -> str:
-    """Quote, in one line, an error for which `FAILURES` has no row.
+    """Quote an error in one line, because `FAILURES` has no row for the error.
 
     If the text has a secret, only the error code is quoted. The error code is the first word of the
     text. If this word is no code, the name of the exception is quoted.

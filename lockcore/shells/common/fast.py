@@ -63,7 +63,7 @@ class Wire:
         self.broken = broken
 
     def transmit(self, data: bytes) -> int:
-        """Send `data` after all earlier data. Returns the number of bytes kept for later."""
+        """Send `data` after all earlier data. Returns the number of unsent bytes."""
         if self.backlog:
             self.backlog += data
             return len(self.backlog)
@@ -126,7 +126,7 @@ class Wire:
                 return chunks
 
     def error(self) -> int:
-        """The kernel's errno for a fault of the connection, or 0.
+        """The kernel's errno for a fault of the connection, or 0 if there is no fault.
 
         The kernel reports each fault only once.
         """

@@ -228,7 +228,7 @@ def _swaps(connection: HandshakeConnection) -> int:
 def _works(connection: HandshakeConnection, *arguments: str | bytes) -> bool:
     """True if this user may run the command here.
 
-    The command may use a key that does not exist or that this user may not touch.
+    The result is also True if the command's key does not exist, or if only this key is forbidden.
     """
     try:
         _ask(connection, *arguments)

@@ -34,9 +34,9 @@ class KeepAlive:
     """The handle of a lease that is kept alive.
 
     `lease` is the newest lease, after extensions by the keeper or by other code. `gone` is None
-    while the lease is kept, and it stays None after `stop`, a release or a close. After any other
-    end, `gone` is the `Denied` that ended the keeper. `renewals` is the number of extensions so
-    far.
+    while the lease is kept alive. `gone` stays None after `stop`, a release or a close. After any
+    other end, `gone` is the `Denied` that ended the keeper. `renewals` is the number of extensions
+    so far.
 
     `stopped` is True once the keeper has ended. A keeper ends after `stop`, a release, a close or
     its last extension, and when the lease is gone. `error` is the exception that ended the keeper,

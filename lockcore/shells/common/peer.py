@@ -43,8 +43,8 @@ class Speech(Enum):
 class Peer:
     """The observed peer.
 
-    `heard` has the first bytes that the peer sent. `alert` is OpenSSL's name for the peer's TLS
-    alert, or "".
+    `heard` contains the first bytes that the peer sent. `alert` is OpenSSL's name for the peer's
+    TLS alert, or "".
     """
 
     speech: Speech

@@ -54,7 +54,7 @@ class TargetOptions(UrlOptions, total=False):
 
 
 class HandshakeConnection(Protocol):
-    """A connection of redis-py, as the handshake uses it. `heard` has the peer's first bytes."""
+    """A connection of redis-py for the handshake. `heard` contains the peer's first bytes."""
 
     heard: bytearray
 
@@ -77,7 +77,7 @@ class InstanceTarget:
 
     Only the `address` (host:port or a path) may appear in texts. `mask` removes the secrets of the
     URL from a text. `inbox` is the name of the channel for messages of other processes, or empty.
-    For each option in the URL that has no effect, `ignored` has a sentence. If `look_closer` is
+    `ignored` contains a sentence for each option of the URL that has no effect. If `look_closer` is
     True and a connection fails without a reason, one or two more connections find the protocol of
     the peer.
     """
@@ -108,8 +108,8 @@ class InstanceTarget:
 class DeadlineSocket:
     """A socket with one deadline for all reads and writes.
 
-    A peer that sends single bytes cannot extend the deadline. `heard` has the first bytes of the
-    peer. The socket checks the lengths in headers (framing.py). Without this check, redis-py's
+    A peer that sends single bytes cannot extend the deadline. `heard` contains the first bytes of
+    the peer. The socket checks the lengths in headers (framing.py). Without this check, redis-py's
     parser (hiredis) would allocate memory for a list of 10⁹ replies, and the allocation would stop
     the process for seconds.
     """

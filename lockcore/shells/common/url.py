@@ -172,8 +172,8 @@ class Address:
     """The parts of a URL.
 
     `place` is host:port or the socket's path, and only this part may be shown. `options` are
-    keyword arguments of redis-py's connections. For each option in the URL that has no effect,
-    `ignored` has a sentence.
+    keyword arguments of redis-py's connections. `ignored` contains a sentence for each option of
+    the URL that has no effect.
     """
 
     transport: Transport
@@ -325,7 +325,7 @@ def _read_options(
 def _meant(name: str) -> str:
     """The name of an unknown option, and the similar option that the user may mean.
 
-    The result leaves the name out if the name may be a part of a password.
+    The result does not quote the name if the name may be a part of a password.
     """
     readme = "; the README lists the supported options"
     if not re.fullmatch(r"[a-z]+(_[a-z]+)*", name, re.IGNORECASE) or len(name) > 40:

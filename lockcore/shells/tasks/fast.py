@@ -128,10 +128,10 @@ class Seat:
 class Seats:
     """The seats of one loop.
 
-    `free` has the seats at which no task waits. While a task is stepped, `again` is the seat of
-    this task, until a task takes the seat. `settled` is a future that is already settled. To step a
-    task, the seat passes this future to the task's callback. `steps` is True while futures have the
-    private parts that seats need.
+    `free` contains the seats at which no task waits. While a seat steps its task, `again` is this
+    seat until a task takes it. Otherwise `again` is None. `settled` is a future that is already
+    settled. To step a task, the seat passes this future to the task's callback. `steps` is True if
+    futures have the private parts that seats need.
     """
 
     def __init__(self, loop: AbstractEventLoop) -> None:

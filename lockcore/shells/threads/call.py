@@ -30,7 +30,7 @@ def nothing() -> None:
 class Carrier(Protocol):
     """The part of the I/O thread that a call uses.
 
-    `calls` has the calls whose callers have not taken the result yet.
+    `calls` contains the calls whose callers have not taken the result yet.
     """
 
     calls: set[Call]

@@ -154,7 +154,7 @@ class IoDriver(LoopedDriver):
         self.calls.difference_update(call for call in calls if call.over)
 
     def _end(self) -> None:
-        """End all waits for this thread, because the driver is closed or broken by a bug."""
+        """End all waits for this thread, because a close or a bug has ended its work."""
         self.shut()
         self.wake()
         self._refuse(list(self.calls))
