@@ -33,8 +33,8 @@ EXIT_INTERRUPTED = 130
 def secrets() -> Mask:
     """Return the mask of this process.
 
-    The mask stores the secrets in every URL that the process reads. All output of the process
-    passes through this mask, which hides the secrets.
+    When the process reads a URL, the mask stores the secrets in this URL. All output of the process
+    passes through the mask, and the mask hides the secrets.
     """
     # Imported here, because the command line must start without loading the lock.
     from lockcore.bench import Mask
@@ -57,7 +57,8 @@ class BenchError(Exception):
 
 
 class UsageError(BenchError):
-    """An error in the command line or in the scenario. The command has not started anything."""
+    """An error in the command line or in the scenario. At the time of this error, the command has
+    not started anything yet."""
 
     exit_code = 2
 

@@ -1,4 +1,4 @@
-"""Implements `lockbench report --judge`, which judges kept records again: *results with their
+"""Implements `lockbench report --judge`, which judges kept records again: *results and their
 records → a new verdict on each record*. The command compares the new verdict with the stored
 result."""
 

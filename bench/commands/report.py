@@ -66,9 +66,9 @@ def report(
     """Show a stored result again, and write it as an HTML page. RESULT is the folder of a result,
     or the file result.json in this folder.
 
-    With --judge, the command judges the kept record again and writes no page. The exit code is that
-    of the new verdict. If the new verdict is good but differs from the stored result, the exit code
-    is 2.
+    With --judge, the command judges the kept record again and writes no page. The new verdict
+    decides the exit code. If the new verdict is good but differs from the stored result, the exit
+    code is 2.
     """
     if judge:
         from bench.commands.judging import judge_again

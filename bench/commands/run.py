@@ -75,8 +75,8 @@ def run(scenario: Path | None, repeat: int, **values: Any) -> int:
     """Load a lock once, record every operation, and judge the record. The command starts servers
     and uses Locust to make the load.
 
-    SCENARIO.toml is a file whose keys have the names of the options. An option on the command line
-    overrides the same key in the file.
+    In the file SCENARIO.toml, each key has the name of an option. An option on the command line
+    overrides the key of the same name.
     """
     from bench.frame.showing import require_table
 
@@ -99,7 +99,7 @@ def run(scenario: Path | None, repeat: int, **values: Any) -> int:
 def _repeated(scenario: Scenario, times: int, outputs: Outputs, values: Values) -> int:
     """Run the scenario `times` times, and print a line for each run.
 
-    If a run raises an error, no further run follows. The command keeps the results of the earlier
+    If a run raises an error, the command makes no further run. It keeps the results of the earlier
     runs.
     """
     from bench.frame.showing import result_folder

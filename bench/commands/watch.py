@@ -1,5 +1,5 @@
-"""Starts the programs that watch a run of `lockbench observe`. The programs are Prometheus and, if
-this machine has one, an OpenTelemetry Collector.
+"""Starts Prometheus for a run of `lockbench observe`. If this machine has an OpenTelemetry
+Collector, this module also starts the collector.
 
 The programs listen on free loopback ports and write to a private folder. A guard process ends both
 programs, even if the process of lockbench is killed. Ctrl-C does not reach the two programs. If
@@ -43,7 +43,7 @@ _ENDPOINTS = [f"OTEL_EXPORTER_OTLP_{what}ENDPOINT" for what in ("", "METRICS_", 
 
 
 class Watch(NamedTuple):
-    """The running programs that watch a run.
+    """The programs that `open_watch` has started.
 
     `url` is the address of Prometheus. `collector` is the path of the collector's program, or None
     if there is no collector. `guard` is the process that started both programs and will end them.
@@ -163,9 +163,9 @@ def _start_prometheus(guard: Guard, program: str, port: int, page: int) -> None:
 def _await(guard: Guard, index: int, url: str, *, saying: bytes = b"") -> None:
     """Wait until the HTTP reply of `url` contains the bytes `saying`.
 
-    For Prometheus, the caller waits for the result of the first scrape. This scrape comes about 5 s
-    after Prometheus reports that it is ready, and the warm-up of a run may be shorter. Raises
-    EnvironmentNotReadyError with the end of the program's log.
+    For Prometheus, the caller waits for the result of the first scrape. Prometheus reports that it
+    is ready about 5 s before its first scrape. The warm-up of a run may be shorter than 5 s, so
+    this report is not enough. Raises EnvironmentNotReadyError with the end of the program's log.
     """
     deadline_s = time.monotonic() + READY_S
     trouble = f"is not ready after {READY_S:.0f} s"

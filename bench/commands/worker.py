@@ -1,10 +1,9 @@
-"""Implements `lockbench worker`: *the leader's address → a load, until the leader needs no more
-load*.
+"""Implements `lockbench worker`: *the leader's address → load for the leader's runs*.
 
 The user gives only the leader's address, and the leader sends all other settings. When the worker
-ends, none of its processes is running and none of its locks is held. The worker's history stays on
-this host only if the leader has not collected it. If a command makes several runs, the worker joins
-again for each run.
+ends, none of its processes is running and none of its locks is held. The leader collects the
+worker's history. If the leader fails to collect it, the history stays on this host. If a command
+makes several runs, the worker joins again for each run.
 """
 
 from __future__ import annotations
@@ -55,8 +54,7 @@ AGAIN_S = 60.0
     help="how long to wait for a leader that starts later  [30s]",
 )
 def worker(master: Address, processes: int, wait: float) -> int:
-    """Make load on this host for a command that runs on another host (run, capacity, gate or
-    compare).
+    """Make load on this host for a run, capacity, gate or compare command on another host.
 
     The other host is the leader. The worker waits for its leader. The worker ends after the last
     run, or if no further run begins within a minute. The leader sends the scenario and the targets

@@ -202,7 +202,8 @@ def sheet_of(
     caveat: str = "",
     keys: Iterable[KeyFigure] = (),
 ) -> Sheet:
-    """Return the sheet of a `result`, which is stored at `place` ("": not stored).
+    """Return the sheet of a `result`. `place` is the result's folder, or "" if the result is not
+    stored.
 
     `lines`: the sentences of this result. The function adds the sentences that every sheet has: the
     reasons for the verdict, the warnings and the place.

@@ -49,7 +49,8 @@ MOST_INSTANCES = 9
 
 
 def sheet(result: RunResult, place: str = "") -> Sheet:
-    """Return the sheet of `result`, which is stored at `place` ("": not stored)."""
+    """Return the sheet of `result`. `place` is the result's folder, or "" if the result is not
+    stored."""
     return sheet_of(
         result,
         place,

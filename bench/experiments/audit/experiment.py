@@ -6,10 +6,10 @@ schedule that breaks lockcore is a violation. Each control is a simple Redlock w
 and one of the schedules must find this fault. One more control has no fault, and it must pass all
 schedules. The cells of the other libraries do not affect the verdict.
 
-If a lock holds in a schedule, the audit plays this schedule `held` times. If the lock has failed
-once, the audit plays the schedule `repeats` times. If a play gives no result, the audit plays the
-schedule again. The last try takes place when no other library is playing. Ctrl-C ends every wait
-almost at once, and the audit drops the unfinished schedules.
+If a lock never fails in a schedule, the audit plays this schedule `held` times. If the lock fails
+at least once, the audit plays the schedule `repeats` times. If a play gives no result, the audit
+plays the schedule again. The last try takes place when no other library is playing. Ctrl-C ends
+every wait almost at once, and the audit drops the unfinished schedules.
 """
 
 from collections.abc import Sequence
@@ -77,8 +77,8 @@ def chosen(names: Sequence[str]) -> list[JudgeRow[Stage]]:
 
 def known(entries: Sequence[LibraryEntry], words: Sequence[str]) -> Sequence[LibraryEntry]:
     """Return the libraries whose name contains one of `words`. If `words` is empty, return all
-    libraries. A word may also be a part of "control". Raises UsageError for a word that matches
-    nothing."""
+    libraries. A part of the word "control" is also allowed, but it selects no library. Raises
+    UsageError if another word is in no library's name."""
     names = [entry.library.name for entry in entries] + ["control"]
     for word in words:
         if not any(word in name for name in names):
@@ -169,8 +169,8 @@ class _Playing:
         )
 
     def _cell(self, stage: Stage, one: JudgeRow[Stage]) -> JudgedRow:
-        """Play the schedule `one` until there is a result. Then repeat it as often as the plan
-        requires."""
+        """Play the schedule `one` until a play gives a result. Then repeat the schedule as often as
+        the plan requires."""
         conditions = self._plan.conditions
         plays = Plays(conditions.held, conditions.repeats, TRIES)
         row = judged(stage, one, asked, plays, self._stop)
@@ -180,7 +180,7 @@ class _Playing:
 
 def asked(stage: Stage, row: JudgeRow[Stage]) -> RowFinding:
     """Play a schedule once with a library, and return what happened. Raises NotApplicableError if
-    the schedule needs more instances than the library uses."""
+    the schedule needs more instances than `stage` has."""
     if stage.instances < row.least:
         raise NotApplicableError("it locks on one instance")
     finding = row.play(stage)

@@ -113,9 +113,9 @@ def _driver(entry: LibraryEntry, home: Path) -> LibraryDriver:
 def _link_bench(home: Path) -> None:
     """Create a folder in `home` that contains a link to `bench` and nothing else.
 
-    If lockbench is installed, `bench` is in a folder together with other packages of lockbench's
-    environment. If this folder were on the import path of a library's environment, these packages
-    would hide the versions that the audit tests.
+    An installed `bench` is in the same folder as the other packages of lockbench's environment. If
+    this folder were on the import path of a library's environment, it would hide the package
+    versions that the audit must test.
     """
     link = home / _OURS / "bench"
     package = ROOT / "bench"

@@ -3,8 +3,8 @@ for each library*.
 
 An entry has the facts about a library that the result will contain. An entry also has the calls
 that the library's README shows, and the promises that its documentation makes. In the calls,
-`$ttl_ms`, `$ttl_s` and `$wait_s` stand for the TTL and the waiting time. An entry lists a call only
-if the driver makes this call.
+`$ttl_ms`, `$ttl_s` and `$wait_s` stand for the TTL and the waiting time. The driver really makes
+each of these calls.
 """
 
 import tomllib
@@ -59,9 +59,10 @@ def _table(folder: Path) -> Mapping[str, Mapping[str, Mapping[str, str]]]:
 
 
 def promise_of(words: LibraryWords, schedule: str) -> str:
-    """Return what the library's documentation promises about a schedule. If the documentation
-    promises nothing about this schedule, return the library's general promise and the sentence of
-    the Redlock page about this schedule. Return "" if there is no promise at all."""
+    """Return what the library's documentation promises about a schedule. If there is no such
+    promise, return two other texts. The first text is the library's general promise. The second
+    text is the Redlock page's sentence about this schedule. Return "" if there is no promise at
+    all."""
     algorithm = _table(HERE)[ALGORITHM]["promises"].get(schedule)
     page = f'Distributed Locks with Redis: "{algorithm}"' if algorithm else ""
     return words.promises.get(schedule) or "; ".join(filter(None, (words.promise, page)))

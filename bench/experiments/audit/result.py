@@ -1,5 +1,5 @@
-"""Defines the result of `lockbench audit`. The result has a cell for each library and each
-schedule, with the sequence of events."""
+"""Defines the result of `lockbench audit`. The result has one cell for each combination of a
+library and a schedule. A cell shows the sequence of events."""
 
 from typing import Annotated, Literal
 
@@ -24,7 +24,7 @@ class AuditedSchedule(Section, frozen=True):
 
 
 class MissingLibrary(Section, frozen=True, kw_only=True):
-    """A library that the audit could not play, with the reason."""
+    """A library that could not take part in the audit, and the reason."""
 
     name: Annotated[str, says("of the library's lock")]
     reason: Annotated[str, says("why not")]

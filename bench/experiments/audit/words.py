@@ -33,7 +33,8 @@ _STYLES = STYLES | {_SIGNS[word]: style for word, style in STYLES.items()}
 
 
 def sheet(result: AuditResult, place: str = "") -> Sheet:
-    """Return the summary of `result`, which is stored at `place` ("" = not stored)."""
+    """Return the summary of `result`. `place` is the result's folder, or "" if the result is not
+    stored."""
     server = result.fleet.server
     conditions = result.conditions
     held = counted(conditions.held, "time")
@@ -102,8 +103,8 @@ def _lines(result: AuditResult) -> Iterator[Sentence]:
 
 
 def figures(result: AuditResult) -> list[Figure]:
-    """Return a picture that shows, for each lock, the number of schedules that break it. The locks
-    with the most such schedules come first."""
+    """Return a picture that shows, for each lock, the number of schedules that break it. The first
+    lock is the lock that the most schedules break."""
     counts = {name: Counter[str]() for name in _libraries(result)}
     for cell in result.cells:
         if cell.library in counts:
@@ -194,9 +195,9 @@ def _libraries(result: AuditResult) -> list[str]:
 
 
 def _seen(cell: JudgedRow) -> str:
-    """Return a text that says how often the lock failed in this schedule. If the lock also held in
-    some plays, the text has the 95 % interval of the failure rate. If the lock never failed, return
-    the verdict on the cell."""
+    """Return the number of plays in which the lock failed, as text. If the lock did not fail in
+    every play, the text also has the 95 % interval of the failure rate. If the lock never failed,
+    return the verdict on the cell."""
     if cell.verdict != "does not":
         return cell.verdict
     often = f"{cell.wrong} of {cell.plays}"
@@ -226,8 +227,8 @@ def _headline(result: AuditResult) -> str:
 
 
 def suite(result: AuditResult) -> Suite:
-    """Return one JUnit case for each cell of lockcore. A property of the suite has the number of
-    all other cells."""
+    """Return one JUnit case for each cell of lockcore. The suite's property `other cells` is the
+    number of cells without a case."""
     statuses = {
         "holds": words.AS_EXPECTED.status,
         "does not": words.VIOLATED.status,

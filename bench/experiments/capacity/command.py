@@ -60,8 +60,8 @@ _SWEPT = Offered(lambda: [f"{name}=" for name in BY_NAME if name not in NOT_SWEP
 
 @dataclass(frozen=True, slots=True)
 class CapacityOptions(Options):
-    """The options of the command. `target_rate` is in acquires/s. `budget` is the time in s for
-    each capacity. If `budget` is None, the default budget applies."""
+    """The options of the command. `target_rate` is in acquires/s. `budget` is the time in s for the
+    search of one capacity. If `budget` is None, the search has the default time."""
 
     slo: Sequence[str]
     target_rate: float | None = None
@@ -162,8 +162,8 @@ def _require_time(spend_s: float, scenarios: Sequence[Scenario]) -> None:
 
 def _load(path: Path | None, options: Mapping[str, object], *, open_loop: bool = True) -> Scenario:
     """Load the scenario. The search sets the rate of each run later. If `open_loop` is true, the
-    function loads the scenario with a rate of 1, so that it checks the scenario by the rules of an
-    open loop. The function then removes this rate."""
+    function loads the scenario with a rate of 1, and then removes this rate. So the rules of an
+    open loop apply when the function checks the scenario."""
     from bench.recipes.registry import find_recipe
 
     some_rate = {"rate": "1"} if open_loop else {}

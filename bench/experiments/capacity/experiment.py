@@ -11,8 +11,8 @@ interval, limit and headroom*.
 Each probe is a complete run with its own random arrivals. The search judges this run and stores its
 result in a folder below probes/. Usually one Locust process makes all runs of a point
 (bench.workloads.launch.LocustSeries). If workers join from other hosts, each run starts its own
-Locust process. A safety violation ends the whole command. The command keeps the finished probes
-after Ctrl-C, and also when the time of a point is up.
+Locust process. A safety violation ends the whole command. Neither Ctrl-C nor the end of a point's
+time budget removes the finished probes.
 """
 
 import contextlib
@@ -92,15 +92,16 @@ def run_capacity(order: ExperimentOrder[CapacityPlan], show: Show) -> Done[Capac
 
 
 class OutOfTime(Exception):  # noqa: N818 - no error: a busy machine gets less far
-    """An error for a used-up budget. Either the next run would end too late, or the budget has
-    ended the current run."""
+    """An error because the time budget is too short. There are two cases: the next run would end
+    too late, or the budget has ended the current run."""
 
 
 class Budget:
-    """The time budget of one point. The point has `wanted_s` seconds from now on. The current run
-    reports its progress once a second, and each report checks the budget. If `awaits` is true, the
-    first run waits for workers on other hosts, and the time of this wait does not count. `cut` is 1
-    if the budget has ended the current run. `cut` is 0 if it has not."""
+    """The time budget of one point. The budget lasts `wanted_s` seconds from the creation of this
+    object. The current run reports its progress once a second. At each report, this object checks
+    the budget. If `awaits` is true, the first run waits for workers on other hosts. The time of
+    this wait does not count. `cut` is 1 if the budget has ended the current run, and otherwise
+    0."""
 
     def __init__(self, experiment: Experiment, wanted_s: float, *, awaits: bool) -> None:
         self._experiment = experiment
@@ -115,7 +116,7 @@ class Budget:
 
     @property
     def left_s(self) -> float:
-        """The time in seconds until the budget ends the current run."""
+        """The remaining time in seconds. If no time remains, the budget ends the current run."""
         return max(self._over_s - time.monotonic(), 0.0)
 
     def lasts_s(self, scenario: Scenario) -> float:
@@ -158,7 +159,8 @@ def _asked_s(scenario: Scenario) -> float:
 
 
 class _Seeker:
-    """The capacity search of one command. The search measures one point after another."""
+    """An object that makes all measurements of one capacity command. It measures one point after
+    another."""
 
     _budget: Budget
     _scenario: Scenario
@@ -292,8 +294,9 @@ class _Seeker:
             self._probe_target()
 
     def _is_target_open(self) -> bool:
-        """Return whether the search should probe the target again. The search probes the target
-        again as long as it is unknown whether the fleet keeps the target."""
+        """Return whether the search should probe the target again. The result is False as soon as
+        the probes show whether the fleet keeps the target, and after MOST_TARGET_PROBES probes at
+        the target."""
         findings = self._findings
         target = self._plan.target_rate_per_s
         done = sum(probe.rate_per_s == target for probe in findings.probes)
@@ -345,10 +348,12 @@ class _Seeker:
         return replace(scenario, rate_per_s=rate, users=users, duration_ms=duration_ms, seed=seed)
 
     def _run(self, scenario: Scenario) -> tuple[RunResult, float | None]:
-        """Wait until the servers have no pending fsync, and make one run. Return the run's result
-        and the share of this machine's CPU time that all processes used.
+        """Wait until the servers have no pending fsync, and make one run. Return two values. The
+        first value is the run's result. The second value is the share of this machine's CPU time
+        that all processes used, or None if the share is unknown.
 
-        Raises OutOfTime if the run would end too late, or if the budget ended the run.
+        Raises OutOfTime if the run would end too late. Also raises OutOfTime if the budget ended
+        the run.
         """
         experiment = self._experiment
         budget = self._budget

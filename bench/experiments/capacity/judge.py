@@ -1,15 +1,16 @@
 """Judges one point of a capacity search: *probes and closed loops → interval, limit, headroom and
 verdict*. All functions are pure.
 
-`point_of` tries the rules in `RULES` one after another. The first rule that gives an answer decides
+`point_of` applies the rules in the order of `RULES`. The first rule that gives an answer decides
 the verdict. If no rule gives an answer, the verdict is FOUND.
 
 The judge compares the interval with the fastest closed loop that kept the SLO. A sentence in the
 result explains the difference. In a closed loop the number of callers limits the length of the
 queue. In an open loop, random arrivals can form a long queue. So the rate of a closed loop may be
 above the interval. If this rate is more than twice the upper end of the interval, the closed loop
-contradicts the interval. The factor of two comes from an M/M/1 server. An M/M/1 server keeps the
-SLO at half of its maximum rate if the SLO's limit is at least ten service times.
+contradicts the interval. The factor of two comes from an M/M/1 server. At half of the server's
+maximum rate, the p99 latency is about 9.2 service times. So the server keeps an SLO of ten service
+times at this rate.
 
 The formula for p99 of an M/M/1 server, ln 100 ÷ (μ − λ), leads to this factor. The interval of the
 latency at the target uses Student's t.
@@ -92,9 +93,9 @@ class CapacityPlan:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """The input of the rules. If pauses count as misses on this machine, each paused probe in
-    `findings` has already become a missed probe. `contradictions` holds sentences about evidence
-    against the interval."""
+    """The input of the rules. If pauses count as misses on this machine, `findings` contains each
+    paused probe as a missed probe. `contradictions` holds sentences about evidence against the
+    interval."""
 
     findings: Findings
     capacity: Capacity
@@ -103,8 +104,8 @@ class Facts:
 
     @property
     def pauses(self) -> str:
-        """A text that can end a sentence. The text says how many probes give no result because of
-        pauses. The text is "" if there is no such probe."""
+        """The end of a sentence about the probes. It says how many probes give no result because of
+        pauses. It is "" if there is no such probe."""
         probes = self.findings.probes
         paused = len(self.findings.rates(Seen.PAUSED))
         if not paused:
@@ -146,8 +147,8 @@ def _target_held(facts: Facts) -> Answer | None:
 
 
 def _nothing_held(facts: Facts) -> Answer | None:
-    """Give an answer if the interval has no lower end. The answer is NOT KEPT if no probe held, and
-    if probes missed both close to zero and at rates in the middle. In all other cases the answer is
+    """Return None if the interval has a lower end. The answer is NOT KEPT if no probe held, and if
+    probes missed both close to zero and at rates in the middle. In all other cases the answer is
     INCONCLUSIVE."""
     findings = facts.findings
     if facts.capacity.low is not None:
@@ -180,10 +181,10 @@ def _nothing_held(facts: Facts) -> Answer | None:
 
 
 def _target_missed(facts: Facts) -> Answer | None:
-    """Give an answer if at least half of the probes at the target missed. The answer is NOT KEPT if
-    the target is above the interval. The answer is also NOT KEPT if the probes at the target alone
-    show, with 95 % certainty, that the fleet does not keep the target. Otherwise the answer is
-    INCONCLUSIVE."""
+    """Return None if no probe at the target missed, or if fewer than half of these probes missed.
+    The answer is NOT KEPT if the target is above the interval. The answer is also NOT KEPT if the
+    probes at the target alone show, with 95 % certainty, that the fleet does not keep the target.
+    Otherwise the answer is INCONCLUSIVE."""
     target = facts.target
     high = facts.capacity.high
     outcomes = _at(facts.findings, target)
@@ -245,8 +246,8 @@ def _gaps(facts: Facts) -> list[str]:
 
 
 def _gave_out(findings: Findings) -> str:
-    """Return the reason why the load generator spoilt a probe. If it spoilt several probes, the
-    text describes the probe with the lowest rate. Return "" if it spoilt no probe."""
+    """Return the reason why the load generator spoilt a probe. If several probes were spoilt, the
+    text describes the spoilt probe with the lowest rate. Return "" if no probe was spoilt."""
     spoilt = [probe for probe in findings.probes if probe.seen is Seen.SATURATED]
     if not spoilt:
         return ""
@@ -273,7 +274,7 @@ def target_holds(findings: Findings, target: float | None) -> bool | None:
     """Return whether the fleet keeps the SLO at the target rate. The function computes a 95 %
     interval (Wilson) for the share of probes that held at this rate. If the whole interval is above
     one half, the fleet keeps the rate. If the whole interval is below one half, the fleet does not
-    keep it. Return None if the interval contains one half, or if there is no target."""
+    keep the rate. Return None if the interval contains one half, or if there is no target."""
     outcomes = _at(findings, target)
     held = wilson(outcomes.count(Seen.HELD), len(outcomes))
     if held.low is None or held.high is None:
@@ -313,9 +314,10 @@ def mean_latency(values: Sequence[float]) -> Estimate | None:
 
 
 def _student(values: int) -> float:
-    """Return the 97.5 % quantile of Student's t for the mean of `values` values. A table has the
-    quantiles for small numbers. For a larger number, the function computes the first terms of an
-    expansion (Abramowitz and Stegun 26.7.5). The computed quantile is at most 0.5 % too low."""
+    """Return the 97.5 % quantile of Student's t for the mean of `values` values. For up to six
+    values, the table STUDENT has the quantile. For more values, the function computes the first
+    terms of an expansion (Abramowitz and Stegun 26.7.5). The computed quantile is at most 0.5 % too
+    low."""
     if values in STUDENT:
         return STUDENT[values]
     freedom = values - 1
@@ -327,9 +329,9 @@ def _student(values: int) -> float:
 
 
 def _probes_against(findings: Findings, capacity: Capacity, target: float | None) -> list[str]:
-    """Return sentences about probes that contradict the interval. There is a contradiction if most
-    probes missed at rates clearly below the interval. There is also a contradiction if most probes
-    held at rates clearly above the interval.
+    """Return sentences about probes that contradict the interval. There are two kinds of
+    contradiction. At rates clearly below the interval, most probes missed. At rates clearly above
+    the interval, most probes held.
 
     The model assumes that a fleet which keeps a rate also keeps every lower rate. If this
     assumption is false, or if the machine changed during the search, the interval does not answer
@@ -361,9 +363,9 @@ def _against_text(probes: Sequence[Probe], wrong: Seen, number: int) -> str:
 
 
 def agreement(capacity: Capacity, loops: Sequence[Loop]) -> tuple[str | None, bool]:
-    """Compare the capacity with the fastest of `loops`, the closed loops that kept the SLO. Return
-    a sentence about the comparison, or None if there is nothing to compare. Also return whether the
-    fastest loop contradicts the capacity."""
+    """Compare the capacity with the fastest closed loop in `loops`. Each of these loops kept the
+    SLO. Return a sentence about the comparison, or None if there is nothing to compare. Also return
+    True if the fastest loop contradicts the capacity."""
     if not loops:
         return None, False
     rate, users = max(loops)
@@ -441,9 +443,9 @@ def _with_pauses_missed(findings: Findings) -> Findings:
 
 def _knee(probes: Sequence[Probe], capacity: Capacity) -> Knee | None:
     """Return the rate with the best ratio of throughput to latency. The function uses Kleinrock's
-    power, which is the rate divided by the mean acquire latency. The function considers only rates
-    that held and that are not above the lower end of the interval. A rate above the lower end may
-    not hold a second time."""
+    power, which is the rate divided by the mean acquire latency. The function considers only probes
+    that held, and only rates up to the lower end of the interval. At a higher rate, a second probe
+    may miss."""
     knee = max(
         (
             probe

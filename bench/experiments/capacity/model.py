@@ -3,11 +3,12 @@ the most informative next rate*. All functions are pure.
 
     P(a probe at rate r holds) = δ + (1 − δ − ε) / (1 + (r / c)^(1/s))
 
-- c is the capacity. At this rate, half of the undisturbed probes hold.
-- s is the width of the transition from rates that hold to rates that miss, in log rate. So s
-  describes the noise of one probe.
-- ε is the share of probes that miss at any rate because of a bad moment of the machine.
-- δ is the share of probes that hold by luck at any rate.
+- c is the capacity. If nothing disturbs the probes, half of the probes at this rate hold.
+- s is the width of the range of rates in which probes may either hold or miss. The width is in log
+  rate. So s describes the noise of one probe.
+- ε is the share of probes that miss because of a bad moment of the machine. This share does not
+  depend on the rate.
+- δ is the share of probes that hold by luck. This share does not depend on the rate.
 
 The model does not know c, s and ε. The model computes a probability for each combination of values
 on a grid.
@@ -16,10 +17,11 @@ Rules
 - Before the first probe, the model expects that c is close to the rate of the closed loop. With a
   probability of 95 %, c differs from this rate by a factor of 2.6 at most. The model also allows
   every c from half an operation per second to four times the rate of the fastest closed loop. One
-  probe can never make the model certain, because s is at least 2 % and ε is above 0.
-- If one rate both held and missed, a larger s or ε becomes likely. The model then computes one
-  interval with the contradicting probes and one interval without them. The answer covers both
-  intervals. So a contradiction can make the interval wider, but never narrower.
+  probe alone never makes the model certain, because s is at least 2 % and ε is above 0.
+- If one probe held and another probe missed at the same rate, a larger s or ε becomes likely. The
+  model then computes one interval with the contradicting probes and one interval without them. The
+  final interval contains both of these intervals. So a contradiction can make the interval wider,
+  but never narrower.
 - The model chooses the rate at which the next probe is most informative about c. At this rate, the
   mutual information between the outcome of the probe and c is the highest.
 
@@ -81,8 +83,8 @@ class RateInterval:
 
     def probes_left(self, done: int) -> int:
         """Estimate how many more probes the search needs until the interval is narrow enough. In
-        the beginning, three probes halve the interval. Later only the noise of the probes matters.
-        The width of the interval is then proportional to 1 ÷ √n after n probes."""
+        the beginning, three probes halve the interval. Later, the noise of the probes limits the
+        progress. The width of the interval is then proportional to 1 ÷ √n after n probes."""
         halving = 3 * log2(log(self.high / self.low) / log((1 + ENOUGH) ** 2))
         settling = done * ((self.width / ENOUGH) ** 2 - 1) / 2 if self.width < 4 * ENOUGH else 0.0
         return max(round(max(halving, settling)), 1)
@@ -140,7 +142,7 @@ class Model:
 def interval_of(reached: Reached, looks: Sequence[Look]) -> RateInterval:
     """Return the interval of the capacity after the probes in `looks`. If a rate both held and
     missed, the function also computes a second interval without the contradicting probes. The
-    returned interval covers both intervals."""
+    returned interval contains both of these intervals."""
     # A rate that both held and missed shows that the machine changes. But the model counts every
     # look as more evidence, so its interval gets narrower. This function therefore computes a
     # second interval, without the looks that contradict the first look at the same rate. The answer

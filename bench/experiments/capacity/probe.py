@@ -2,17 +2,16 @@
 each resource*. The outcome is held, missed, saturated or paused.
 
 A probe is HELD if every expression of the SLO is true and at least 0.99 of the offered operations
-were completed in time. Such a probe is HELD even if the load generator or the machine had trouble.
-If a probe is not HELD, it is usually MISSED, which means that the servers are the cause. There are
-two exceptions:
-- SATURATED means that the load generator used 0.9 of a core, or that its timer caused the miss. A
-  late timer begins some operations so late that even an acquire with the median latency misses the
-  limit. The timer caused the miss if all other operations together keep the SLO's limit.
-- PAUSED means that the machine paused the load process, and that the remaining acquires do not show
-  a miss. A pause counts if it lasts at least a quarter of the SLO's limit. The judge leaves out all
-  acquires that overlap such a pause, both early and late ones. If too few acquires remain, the
-  probe is PAUSED. If the judge leaves out more than half of the acquires, the probe is MISSED only
-  if most of the remaining acquires are late.
+were completed in time. Trouble in the load generator or in the machine cannot change this outcome.
+Most other probes are MISSED, which means that the servers are the cause. There are two exceptions:
+- SATURATED means that the load generator used 0.9 of a core, or that its timer caused the miss. If
+  the timer is late, some operations begin so late that they miss the limit even with the median
+  latency. If the probe keeps the SLO's limit without these operations, the timer caused the miss.
+- PAUSED means that the machine paused the load process, and that the acquires outside the pauses do
+  not show a miss. A pause counts if it lasts at least a quarter of the SLO's limit. The judge
+  leaves out each acquire that overlaps such a pause, whether or not the acquire met the limit. If
+  too few acquires remain, the probe is PAUSED. If the judge leaves out more than half of the
+  acquires, the probe is MISSED only if most of the remaining acquires are late.
 """
 
 from collections.abc import Sequence
@@ -95,9 +94,9 @@ class Slo:
 
     @property
     def acquire_limit(self) -> Threshold | None:
-        """The first threshold of the SLO that limits a percentile of the acquire latency from
-        above. Attainment is the share of acquires within this limit. None means that the SLO has no
-        such threshold."""
+        """The SLO's first upper limit for a percentile of the acquire latency. A probe's attainment
+        is the share of its acquires within this limit. None means that the SLO has no such
+        limit."""
         return next(
             (threshold for threshold in self.thresholds if _is_acquire_limit(threshold)), None
         )
@@ -119,8 +118,8 @@ class Slo:
 def read_slo(texts: Sequence[str]) -> Slo:
     """Parse the expressions of an SLO in `texts`.
 
-    Raises UsageError for a wrong expression. Also raises UsageError for a figure that does not get
-    worse with more load, because such a figure cannot limit a rate.
+    Raises UsageError for a wrong expression. Also raises UsageError if more load does not make an
+    expression's figure worse, because such a figure cannot limit a rate.
     """
     thresholds = read_thresholds(texts)
     for threshold in thresholds:
@@ -206,8 +205,8 @@ def _attainment(slo: Slo, result: RunResult) -> Attainment | None:
 
 
 def callers_for(rate: float, scenario: Scenario, slo: Slo) -> int:
-    """Return the number of callers that a probe at `rate` needs. The number is large enough even if
-    acquires take twice as long as the SLO's limit (Little's law). The number is a power of two,
+    """Return the number of callers that a probe at `rate` needs. According to Little's law, this
+    number is enough even if each acquire takes twice the SLO's limit. The number is a power of two,
     unless the scenario limits the number of callers."""
     limit = slo.acquire_limit
     busy_s = mean_of(scenario.hold) / 1000 + 2 * (limit.limit if limit else 0.01)
@@ -242,8 +241,8 @@ def is_busy(cpu_ratio: float | None) -> bool:
 
 
 def _kept(threshold: Threshold, result: RunResult, *, left_out: bool = True) -> bool:
-    """Return whether the run keeps a threshold. If `left_out` is true, acquires that overlap a
-    pause of the machine do not count."""
+    """Return whether the run keeps a threshold. If `left_out` is true, the function ignores
+    acquires that overlap a pause of the machine."""
     if not _is_acquire_limit(threshold):
         return threshold.judge(result).status == "pass"
     within, due = _within(threshold, result) if left_out else _of_all(threshold, result)
@@ -260,8 +259,9 @@ def _is_acquire_limit(threshold: Threshold) -> bool:
 
 
 def _within(threshold: Threshold, result: RunResult) -> tuple[int, int]:
-    """Return the number of operations that got their lease within the limit, and the number of all
-    operations in the window. Neither number includes acquires that overlap a pause."""
+    """Return two numbers of operations in the window, without the acquires that overlap a pause.
+    The first number counts the operations that got their lease within the limit. The second number
+    counts all operations."""
     within, due = _of_all(threshold, result)
     paused = _paused(threshold, result)
     return max(within - _up_to(paused, threshold.limit), 0), max(due - paused.count, 0)
@@ -272,8 +272,8 @@ def _of_all(threshold: Threshold, result: RunResult) -> tuple[int, int]:
 
 
 def _paused(threshold: Threshold | None, result: RunResult) -> Histogram:
-    """Return the latencies of the acquires that overlap a pause. Only pauses that can turn a hit
-    into a miss count."""
+    """Return the latencies of the acquires that overlap a pause. The function ignores pauses that
+    are too short to turn a hit into a miss."""
     if threshold is None:
         return Histogram()
     least_ms = max(PAUSES_MS[0], PAUSE_SHARE * threshold.limit * 1000)
@@ -370,7 +370,7 @@ def hot_share(scenario: Scenario) -> float:
 
 
 def _grows(name: str, ratio: float, text: str, result: RunResult) -> ResourceUse:
-    """Return a resource with its use. The use of this resource grows with the rate.
+    """Return the use of a resource. The function is for resources whose use grows with the rate.
 
     If at least half of the resource is used, the function also computes the rate at which the
     resource would be full.

@@ -23,7 +23,7 @@ NEAR_BY = 2.0
 
 
 class Seen(Enum):
-    """The outcome of a probe at one rate."""
+    """The outcome of one probe."""
 
     HELD = "held"
     MISSED = "missed"
@@ -191,7 +191,8 @@ class Capacity(Section, frozen=True, kw_only=True):
 
 
 class Knee(Section, frozen=True, kw_only=True):
-    """The rate with the best ratio of throughput to latency. Only rates that held count."""
+    """The rate with the best ratio of throughput to latency. lockbench considers only rates at
+    which a probe held."""
 
     rate_per_s: Annotated[Amount, says("offered")]
     acquire_s: Annotated[Latency, says("at that rate")]
@@ -248,7 +249,7 @@ class ClosedLoop(Section, frozen=True, kw_only=True):
 
 
 class CapacityPoint(Section, frozen=True, kw_only=True):
-    """One point of a sweep, which is a fleet and a load, with its capacity."""
+    """The capacity for one point of a sweep. A point is a combination of a fleet and a load."""
 
     variables: Annotated[dict[str, str], says("what --sweep has set")]
     scenario: Annotated[Scenario, says("as in a run's result")]

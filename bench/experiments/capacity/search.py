@@ -1,9 +1,9 @@
 """Chooses the next probe of a capacity search: *findings about one fleet → an interval and the rate
 of the next probe*. All functions are pure.
 
-- The model (model.py) weighs all probes together and proposes the most informative rate.
-- If the load generator spoilt a probe, the search treats the probe as a miss. The capacity ignores
-  this probe, because it shows nothing about the servers.
+- The model (model.py) proposes the rate that is most informative after all probes so far.
+- If the load generator spoilt a probe, the search treats this probe as a miss. When the module
+  computes the capacity, it ignores this probe, because the probe shows nothing about the servers.
 - An end of the interval is known only if at least two probes near this end confirm it.
 - The lower end of the interval is never above the highest rate that held. The upper end is never
   below the lowest rate that missed.
@@ -47,9 +47,9 @@ Loop = tuple[float, int]
 
 @dataclass(slots=True)
 class Findings:
-    """All results that the search has for one point so far. `violated` describes a safety
-    violation. If there was no violation, `violated` is "". `unmeasured` holds sentences about
-    measurements that were not made for lack of time."""
+    """The results of the search for one point, up to now. `violated` describes a safety violation.
+    If there was no violation, `violated` is "". `unmeasured` holds sentences about measurements
+    that were not made for lack of time."""
 
     probes: list[Probe] = field(default_factory=list)
     callers: list[ClosedLoop] = field(default_factory=list)
@@ -62,7 +62,7 @@ class Findings:
         """The outcomes that count for the servers' capacity.
 
         A paused probe counts as a miss if lockbench started the servers on this machine and more
-        than half of all probes were paused. The capacity is then the capacity of this machine in
+        than half of all probes were paused. In this case, the result describes this machine only in
         its present state. If the servers run on other machines, paused probes never count, because
         these servers did not cause the pause.
         """
@@ -82,9 +82,9 @@ class Findings:
         return [probe.seen for probe in self.probes if least <= probe.rate_per_s <= most]
 
     def looks(self, *also: Seen) -> list[Look]:
-        """Return the rate of each probe, and whether the probe held. The model needs the probes in
-        this form. The list contains the probes that count for the capacity. The list also contains
-        the probes whose outcome is in `also`."""
+        """Return one pair for each probe. The pair contains the probe's rate, and True if the probe
+        held. The list contains the probes that count for the capacity. The list also contains the
+        probes whose outcome is in `also`."""
         kinds = (*self.counted, *also)
         return [
             (probe.rate_per_s, probe.seen is Seen.HELD)
@@ -119,8 +119,8 @@ def reached_by(findings: Findings, slo: Slo) -> Reached:
 
 
 def next_probe(findings: Findings, slo: Slo) -> tuple[RateInterval, float | None]:
-    """Return the interval so far and the rate of the next probe. In this function, a miss that the
-    load generator caused also counts as a miss. If the search is over, the rate is None."""
+    """Return the interval so far and the rate of the next probe. If the search is over, the rate is
+    None. In this function, SATURATED probes count as misses, too."""
     reached = reached_by(findings, slo)
     looks = findings.looks(Seen.SATURATED)
     interval = interval_of(reached, looks)
@@ -138,9 +138,9 @@ def _rate_against_hope(findings: Findings, slo: Slo) -> float | None:
     If the result is None, the model chooses the rate.
 
     A server that never answers in time misses its limit at every rate. The search finds this out in
-    a few seconds with two probes at the lowest rate and one probe at each rate of `MIDDLE`. If the
-    model chose the rates, it would lower the rate step by step, and a short budget would end before
-    the answer. Probes at the lowest rate are not enough. A server may be slow only after a rest,
+    a few seconds with two probes at the lowest rate and one probe at each rate of `MIDDLE`. The
+    model would lower the rate step by step instead. A short budget would then end before the search
+    has an answer. Probes at the lowest rate are not enough. A server may be slow only after a rest,
     and then it may keep every higher rate.
     """
     if loops_within(findings, slo) or findings.rates(Seen.HELD):
@@ -162,9 +162,10 @@ def _against_hope(findings: Findings) -> list[tuple[float, int]]:
 
 
 def holds_nowhere(findings: Findings) -> bool:
-    """Return whether the search can conclude that the fleet keeps no rate. The fleet keeps no rate
-    if no probe held, and if enough probes missed both at rates near zero and at rates in the
-    middle. Return False if there is no closed loop, because the middle is then unknown."""
+    """Return whether the search can conclude that the fleet keeps no rate. The search can conclude
+    this if no probe held, and if enough probes missed both at rates near zero and at rates in the
+    middle. Without a closed loop, return False, because the rates in the middle are shares of a
+    closed loop's rate."""
     return (
         bool(findings.callers)
         and not findings.rates(Seen.HELD)
@@ -177,15 +178,16 @@ def holds_nowhere(findings: Findings) -> bool:
 
 def _around(findings: Findings, rate: float) -> list[Seen]:
     """Return the outcomes of the probes at a rate. If `rate` is the lowest rate of the search, the
-    probes at even lower rates count, too."""
+    list also contains the probes at even lower rates."""
     least = 0.0 if rate <= LOWEST else rate * (1 - SAME)
     return findings.outcomes(least, rate * (1 + SAME))
 
 
 def _paused_last(findings: Findings) -> int:
-    """Return how many of the latest consecutive probes gave no result because of pauses. The search
-    then tries a higher rate. If a probe at the higher rate holds, this result is certain. A probe
-    far above the capacity misses clearly, which is visible even on a busy machine."""
+    """Return how many probes in a row, up to the latest probe, gave no result because of pauses.
+    After such probes, the search tries a higher rate. If a probe at the higher rate holds, this
+    result is certain. A probe far above the capacity misses clearly, which is visible even on a
+    busy machine."""
     number = 0
     for probe in reversed(findings.probes):
         if probe.seen is not Seen.PAUSED or probe.seen in findings.counted:

@@ -52,7 +52,8 @@ _POINTS: Columns[CapacityPoint] = (
 
 
 def sheet(result: CapacityResult, place: str = "") -> Sheet:
-    """Return the summary of `result`, which is stored at `place` ("" = not stored)."""
+    """Return the summary of `result`. `place` is the result's folder, or "" if the result is not
+    stored."""
     points = result.points
     keys: Iterable[KeyFigure] = ()
     lines: Iterable[tuple[str, str] | Sentence]
@@ -203,8 +204,8 @@ def _headline(point: CapacityPoint, result: CapacityResult) -> str:
 
 def _now(point: CapacityPoint) -> str:
     """Return a text for the headline if the answer describes this machine only in its present
-    state. The reason may be that other work used much of the machine, or that pauses of the machine
-    count as misses. Otherwise return ""."""
+    state. There are two possible reasons. Other programs used much of the machine's CPU time, or
+    pauses of the machine count as misses. Otherwise return ""."""
     others = [probe.others_ratio for probe in point.probes if probe.others_ratio is not None]
     is_busy = bool(others) and median(others) >= OTHERS
     why = f": other programs use {percent(median(others), 0)} of its CPU time" if is_busy else ""
@@ -233,8 +234,8 @@ def _bracket(point: CapacityPoint) -> str:
 
 
 def rate_text(rate: float | None) -> str:
-    """Return a rate with three significant digits. The rounding error does not matter, because the
-    interval of a rate is at least ten times as wide."""
+    """Return a rate with three significant digits. The interval of a rate is at least ten times as
+    wide as the rounding error, so the error does not matter."""
     return MISSING if rate is None else count(float(f"{rate:.3g}"))
 
 
@@ -292,8 +293,8 @@ def _own_share(point: CapacityPoint) -> str:
 
 
 def _target(point: CapacityPoint, headroom: Headroom, result: CapacityResult) -> str:
-    """Return a sentence that says whether the fleet keeps the target rate, and how far the capacity
-    is above this rate."""
+    """Return a sentence that says whether the fleet keeps the target rate. The sentence also gives
+    the range of the capacity."""
     probes = [probe for probe in point.probes if probe.rate_per_s == result.target_rate_per_s]
     held = sum(probe.seen is Seen.HELD for probe in probes)
     times = headroom.acquire_s
@@ -365,7 +366,7 @@ def _sweep_lines(result: CapacityResult) -> Iterator[tuple[str, str]]:
 
 
 def figures(result: CapacityResult) -> list[Figure]:
-    """Return a picture for each point, which shows the latency at each rate."""
+    """Return one picture for each point. A picture shows the latency at each rate."""
     pictures = (
         _search_picture(point, result, number) for number, point in enumerate(result.points)
     )

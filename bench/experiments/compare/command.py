@@ -1,10 +1,10 @@
 """Defines the commands `lockbench compare` and `lockbench gate`: *stored results, scenarios,
 recipes or revisions → ratios and one verdict*.
 
-A command refuses wrong options before it starts servers or load. A missing side is a usage error,
-which has exit code 2. A missing side never leads to exit code 4, because this code stands for
-noise. A comparison also measures the noise. To measure it, the comparison runs the first side twice
-in every round (A/A).
+A command refuses wrong options before it starts servers or load. A missing side is a usage error
+and leads to exit code 2. It never leads to exit code 4, because exit code 4 means noise. A
+comparison also measures the noise. To measure it, the comparison runs the first side twice in every
+round (A/A).
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ OPEN = ("acquire.p50", "acquire.success")
 
 @dataclass(frozen=True, slots=True)
 class ComparisonOptions(Options):
-    """The options that `compare` and `gate` share. The scenario and the outputs are not among them.
-    `variables` holds the names of the settings in which the sides may differ."""
+    """The options that `compare` and `gate` share. These options do not include the scenario and
+    the outputs. `variables` holds the names of the settings in which the sides may differ."""
 
     pairs: int
     tolerance: float
@@ -131,8 +131,9 @@ def compare(
 ) -> Done[ComparisonResult]:
     """Compare two or more locks. Which lock is faster, by how much, and how certain is the answer?
 
-    Each metric gets a ratio with its 95 % interval, the noise of two equal runs on this machine,
-    and one word: better, worse, same (within the tolerance) or inconclusive.
+    For each metric, the table shows a ratio with its 95 % interval, and the noise of two equal runs
+    on this machine. The table also shows one of these words: better, worse, same (within the
+    tolerance) or inconclusive.
     """
     from bench.experiments.compare.sides import Named, is_stored, opened, read_named
 
@@ -335,8 +336,8 @@ def _stored(
 def _metrics(
     kind: Kind, names: Sequence[str], load: Scenario
 ) -> tuple[tuple[Metric, ...], tuple[Metric, ...]]:
-    """Return the metrics that the command judges, and the metrics that it only shows. Each metric
-    occurs only once. Raises UsageError for a wrong name."""
+    """Return two groups of metrics. The command judges the first group, and only shows the second
+    group. Each metric occurs only once. Raises UsageError for a wrong name."""
     from bench.gates.threshold import find_metric, shown_at
 
     shown = shown_at("compare")

@@ -7,9 +7,9 @@ Rules
   minimum instead of the median, because a stall can only add round trips. If any cost of the
   candidate is higher, the gate fails. There is no tolerance.
 - The relay keeps the replies of the servers until the client and all servers have been silent for
-  `QUIET_S`. The relay then sends all waiting replies to the client at once. All commands that the
-  client sends between two such deliveries form one round trip. So the number of round trips depends
-  neither on the number of instances nor on the speed of the machine.
+  `QUIET_S`. The relay then sends all waiting replies to the client at once. A round trip lasts from
+  one such delivery to the next delivery, so it may include several commands. So the number of round
+  trips depends neither on the number of instances nor on the speed of the machine.
 - The relay does not count INFO and its reply. lockcore sends INFO at most four times a second,
   because it must notice when databases are swapped. On a slow machine a cycle takes longer, so it
   would contain more INFO commands. The length of the reply to INFO also changes from call to call.
@@ -149,7 +149,7 @@ class Exchange:
     INFO do not count.
 
     A server sends its replies in the order of the commands. A server may also send published
-    messages between two replies. A published message is not the reply to a command.
+    messages between two replies. Such a message answers no command.
     """
 
     def __init__(self, count: Callable[[str, int], None]) -> None:
@@ -202,7 +202,7 @@ class CountingRelay:
     """A relay between a client and the servers on loopback. The relay listens on `ports`, with one
     port per server in the order of the servers.
 
-    The relay passes data on only while a call of `until_said` is waiting.
+    The relay forwards data only while `until_said` is running.
     """
 
     def __init__(self, targets: Sequence[int]) -> None:
@@ -219,9 +219,8 @@ class CountingRelay:
             self.ports.append(listener.getsockname()[1])
 
     def until_said(self, child: Child) -> tuple[str, Counter[str]]:
-        """Wait for the next line from `child`. Return this line, and the traffic that the relay
-        counted during the wait. The method then waits until no more data arrives, so the traffic is
-        complete."""
+        """Wait for the next line from `child`, and then until no more data arrives. Return the
+        line, and the counts of all traffic during this time."""
         self._counts = Counter()
         quiet = 0
         lines = list[str]()
@@ -298,8 +297,8 @@ class CountingRelay:
         del self._held[ends[0]]
 
     def _let_go(self) -> bool:
-        """Send all waiting replies to the clients. If there were such replies, one round trip is
-        over, and the method counts it.
+        """Send all waiting replies to the clients. If at least one reply was waiting, count one
+        round trip.
 
         Returns False if no reply was waiting.
         """

@@ -1,5 +1,5 @@
-"""Runs `compare` and `gate` and answers their question: *sides and their runs → one judged and
-stored result*.
+"""Makes the measurements of `compare` and `gate`, and judges these measurements: *sides and their
+runs → one judged and stored result*.
 
 A gate has one baseline and one candidate. The gate counts the exact costs of both sides before it
 runs a pair. If the candidate has a higher cost, the gate fails without running a pair. Otherwise
@@ -39,7 +39,7 @@ from bench.run.servers import BEHIND_A_PROXY
 def compare_now(order: CompareOrder, say: Show) -> Done[ComparisonResult]:
     """Run the pairs and answer the question.
 
-    Raises BenchError and KeyboardInterrupt as `run_pairs` does.
+    Raises BenchError and KeyboardInterrupt under the same conditions as `run_pairs`.
     """
     experiment = Experiment(order)
     exact = None
@@ -56,8 +56,8 @@ def compare_now(order: CompareOrder, say: Show) -> Done[ComparisonResult]:
 
 
 def _so_far(plan: Comparison, rounds: Rounds) -> tuple[str, bool]:
-    """Return the interim figures as text, and whether a gate can stop. A gate stops only at its
-    planned looks. Only a violated or an invalid run ends the gate earlier."""
+    """Return two values: the interim figures as text, and True if a gate can stop now. A gate stops
+    only at its planned looks. Only a violated or an invalid run ends the gate earlier."""
     question = _asked(plan, rounds)
     texts = [
         f"{metric_text(one.metric).removeprefix('acquire.')} {change_text(one.ratio)}, "

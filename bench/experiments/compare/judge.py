@@ -1,19 +1,21 @@
 """The judge compares two sides by pairs of runs: *the two sides' values → a ratio with its interval
 → one verdict*.
 
-The README of this folder has the gate's rules. The judge also follows these rules:
-- For a share of acquires, the judge compares the difference in percentage points. A user may accept
-  a rate that is 10 % lower, but not that 10 % more of all acquires fail.
+The README of this folder contains the gate's rules. This module adds the following rules:
+- For a share of acquires, the judge uses a difference in percentage points instead of a ratio. The
+  reason is that a user may accept a 10 % lower rate, but never 10 % more failed acquires.
 - A run in which no caller acquired a lock gets the worst possible value.
-- The judge ignores a pair in which neither side has a value. If only one side of a pair has a value
-  of a figure, that figure cannot pass.
+- If a figure has no value on either side of a pair, the judge ignores the pair for this figure. If
+  a figure has a value on only one side of a pair, this figure cannot pass.
 - The judge does not judge the figures of an INVALID run. Only violations and counted costs can fail
   a gate that contains an INVALID run.
 - The numbers of commands, bytes and round trips per acquire must not grow. A stored run contains
-  only the averages of these numbers. So a gate of stored runs fails if the growth is certain and
-  larger than `COUNTED_MORE`. The gate's tolerance does not matter here.
+  only the averages of these numbers. So a gate of stored runs fails if one of these numbers
+  certainly grew, and if it grew by more than `COUNTED_MORE`. The gate's tolerance does not apply to
+  these numbers.
 
-`earned` judges a stored comparison again, with the same functions that judge a new comparison.
+The function `earned` judges a stored comparison again. It calls the functions that judge a new
+comparison.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -85,8 +87,8 @@ Costs = Mapping[str, float]
 
 @dataclass(frozen=True, slots=True)
 class ComparisonRequest:
-    """The question that a comparison must answer. The question has the same form for new runs and
-    for stored runs.
+    """The question that a comparison must answer. This class describes the question for new runs
+    and for stored runs.
 
     `labels` are the names of the sides. `noise` holds the indices of A/A sides. `cpu_share` is the
     share of the tolerance that CPU gets. `looks` holds the numbers of pairs after which a gate may
@@ -107,9 +109,9 @@ class ComparisonRequest:
 @dataclass(frozen=True, slots=True)
 class Sides:
     """The values of one figure on two sides, with one value per run. A value is None if the run did
-    not measure the figure. A value is inf if acquires failed.
+    not measure the figure. A value is inf if too many acquires failed.
 
-    `paired` means that the i-th values of both sides come from the same round.
+    If `paired` is true, two values with the same index come from the same round.
     """
 
     first: Values
@@ -117,10 +119,11 @@ class Sides:
     paired: bool = True
 
     def known(self, *, zero: bool) -> tuple[list[float], list[float], int]:
-        """Return the comparable values of the first side, those of the second side, and the number
-        of torn pairs. In a torn pair only one side has a value. If the sides are paired, the method
-        drops every pair that has no value on one side. If the sides are not paired, the method
-        drops only missing values. The value 0 counts as missing unless `zero` is true."""
+        """Return three values: the comparable values of the first side, the comparable values of
+        the second side, and the number of torn pairs. In a torn pair, only one side has a value. If
+        the sides are paired, the method drops every pair that has no value on one side. If the
+        sides are not paired, the method drops only missing values. If `zero` is false, a value of 0
+        counts as missing."""
         first, second = (
             [finite(one) if one or zero else None for one in side]
             for side in (self.first, self.second)
@@ -138,34 +141,35 @@ class Sides:
 
 def gate_confidence(metrics: int, looks: int = 1) -> float:
     """Return the confidence of a gate's two-sided interval. A gate can FAIL only if the whole
-    interval shows a change for the worse. The gate judges `metrics` figures at `looks` different
-    times. Each of these `metrics` × `looks` judgements gets an equal share of FALSE_ALARM. The sum
-    of the shares bounds the chance of a false alarm even if the figures depend on each other (union
-    bound). Sources: repeated confidence intervals (Jennison and Turnbull 1989, Journal of the Royal
-    Statistical Society B 51), alpha spending (Lan and DeMets 1983, Biometrika 70)."""
+    interval shows a change for the worse. A gate with `metrics` figures and `looks` looks makes
+    `metrics` × `looks` judgements. For each judgement, the chance of a false alarm is at most
+    FALSE_ALARM divided by the number of judgements. So the chance for the whole gate is at most
+    FALSE_ALARM, even if the figures depend on each other (union bound). Sources: repeated
+    confidence intervals (Jennison and Turnbull 1989, Journal of the Royal Statistical Society B
+    51), alpha spending (Lan and DeMets 1983, Biometrika 70)."""
     return 1 - 2 * FALSE_ALARM / (metrics * looks)
 
 
 def gate_shift(values: Callable[[float], Shift], metrics: int, looks: int) -> Shift:
-    """Return the shift on which a gate decides. The `low` end of the shift comes from an interval
-    with the confidence that `gate_confidence` returns. In at most a share of MISSED of all gates,
-    the `high` end of the shift is wrong. The argument `values` is a function that takes a
-    confidence and returns the shift with an interval of this confidence.
+    """Return a figure's shift with the interval by which a gate judges the figure. The `low` end
+    comes from an interval with the confidence that `gate_confidence` returns. The `high` end comes
+    from a second interval. At most a share of MISSED of all gates has a wrong `high` end. The
+    argument `values` is a function. It takes a confidence, and returns the shift with an interval
+    of this confidence.
 
-    A gate passes only if the high end of *every* metric lies within its tolerance. If one metric is
-    really worse, a wrong PASS is possible only if the high end for this metric is wrong. For this
-    reason the function divides MISSED by the number of looks. The function does not divide MISSED
-    by the number of metrics. This method combines an intersection-union test (Berger 1982,
-    Technometrics 24) with one-sided tests of equivalence (Schuirmann 1987, Journal of
-    Pharmacokinetics and Biopharmaceutics 15).
+    A gate passes only if the high end of *every* metric lies within its tolerance. So a gate can
+    wrongly pass a worse metric only if the high end for exactly this metric is wrong. For this
+    reason the function divides MISSED by the number of looks, but not by the number of metrics.
+    Sources: intersection-union tests (Berger 1982, Technometrics 24), one-sided tests of
+    equivalence (Schuirmann 1987, Journal of Pharmacokinetics and Biopharmaceutics 15).
     """
     worse = values(gate_confidence(metrics, looks))
     return replace_fields(worse, high=values(1 - 2 * MISSED / looks).high)
 
 
 def gate_looks(pairs: int, metrics: int) -> tuple[int, ...]:
-    """Return the numbers of pairs after which a gate judges its figures. The numbers grow
-    geometrically, up to `pairs`."""
+    """Return the numbers of pairs after which a gate judges its figures. The numbers form a
+    geometric series, and the last number is `pairs`."""
     # All looks share the allowed false alarms, so more looks need a higher confidence. A higher
     # confidence needs more pairs before the first look. A later first look leaves room for fewer
     # looks. `number` is the number of looks that sets the confidence. The loop tries larger and
@@ -212,10 +216,12 @@ def judge_figure(
     metrics: int = 1,
     looks: int = 1,
 ) -> Judged:
-    """Judge one figure of two sides. `values.first` holds the values of the baseline.
+    """Compare one figure on two sides, and judge the difference. `values.first` holds the values of
+    the baseline.
 
-    A gate judges `metrics` figures at `looks` different times. One call of this function judges one
-    figure at one of these times. A comparison asks whether the sides differ, and how large the
+    A gate judges several figures, and it may judge each figure several times. `metrics` is the
+    number of figures, and `looks` is the number of times. One call of this function judges one
+    figure once. In a comparison, the function judges whether the sides differ, and how large the
     difference is.
     """
     shares = metric.path[0] == "outcome_shares"
@@ -282,8 +288,9 @@ def _without_word(
 
 
 def _ratio(shift: float, share: float | None) -> float | None:
-    """Return the ratio second ÷ first. If `share` is None, `shift` is a difference of logarithms.
-    Otherwise `share` is the first side's share, and `shift` is a difference of two shares."""
+    """Return the ratio second ÷ first. If `share` is None, `shift` is the difference of two
+    logarithms. If `share` is not None, it is the share of the first side, and `shift` is the second
+    side's share minus the first side's share."""
     if isinf(shift) or share == 0:
         return None
     return exp(shift) if share is None else 1 + shift / share
@@ -308,8 +315,9 @@ def _word(kind: Kind, worse: Shift, tolerance: float, of: Judged) -> tuple[Word,
 
 
 def values_of(runs: Iterable[ComparedRun], side: int, metric: Metric) -> list[float | None]:
-    """Return the values of one figure on one side. There is one value per round, which is the
-    geometric mean over the round's runs. The value is None if one of these runs has no value."""
+    """Return the values of one figure on one side, with one value per round. A round's value is the
+    geometric mean over the side's runs in this round. The value is None if one of these runs has no
+    value."""
     rounds: dict[int, list[float | None]] = {}
     for run in runs:
         if run.side == side:
@@ -336,8 +344,8 @@ def tolerance_of(metric: Metric, tolerance: float, cpu_share: float) -> float:
 
 
 def judge_figures(question: ComparisonRequest, runs: Sequence[ComparedRun]) -> Iterator[Judged]:
-    """Yield one entry for each metric of each side after the first. If a user interrupts a gate
-    between two looks, every entry is inconclusive. Without this rule, a user could watch the
+    """Yield one entry for each metric on each side, except on the first side. If a user interrupts
+    a gate between two looks, every entry is inconclusive. Without this rule, a user could watch the
     figures and stop the gate at a convenient moment."""
     finished = len({run.pair for run in runs})
     next_look = next((look for look in question.looks if look >= finished), finished)
@@ -444,8 +452,9 @@ def earned(result: ComparisonResult) -> ComparisonResult:
 
 
 def _asked_of(result: ComparisonResult) -> ComparisonRequest:
-    """Return the question that a stored result answers. The function derives the judged metrics
-    from the figures' roles, and `cpu_share` from the tolerance of CPU."""
+    """Return the question that a stored result answers. The stored role of a figure shows whether
+    the figure was judged. The function computes `cpu_share` from the stored tolerance of the CPU
+    figure."""
     noise = frozenset(entry.side for entry in result.metrics if entry.role == "noise")
     first = [entry for entry in result.metrics if entry.side == 1]
     cpu = [entry.tolerance_ratio or 0.0 for entry in first if entry.metric == CPU]
@@ -515,10 +524,10 @@ def judge_comparison(
 
 
 def combine_thresholds(runs: Iterable[ComparedRun]) -> list[JudgedThreshold]:
-    """Return one entry per threshold, which covers all runs of one side. A safety threshold fails
-    if it fails in one run. The entry of any other threshold is the entry of the median run. Only
-    the runs that decided the threshold count for this median. If fewer than half of the runs
-    decided a threshold, this threshold may fail but never pass."""
+    """Return one entry per threshold. An entry is the verdict of all runs of one side. A safety
+    threshold fails if it fails in at least one run. For any other threshold, the function considers
+    the runs that decided the threshold, and returns the entry of the median run among them. If
+    fewer than half of the runs decided a threshold, this threshold can fail, but it cannot pass."""
     combined = []
     for entries in zip(*(run.thresholds for run in runs), strict=True):
         decided = sorted((one for one in entries if one.status != "inconclusive"), key=value_of)

@@ -1,12 +1,13 @@
 """Runs the sides of a comparison alternately, so that a change of the machine affects all sides: *a
 list of sides → rounds of short runs*.
 
-The README of this folder has the general rules. This module adds some rules. In every round, the
-order of the sides is random. Each side also gets one of the equal fleets at random. All sides of a
-round have the same seed. If the faults of one side need proxies or the shim, the servers of all
-sides get them. So the sides differ only in their faults. The timer of an open-loop round may be
-late, which adds the same delay to both sides and hides their difference. The comparison repeats a
-round with a late timer.
+The README of this folder contains the general rules. This module adds the following rules. In every
+round, the order of the sides is random. If several fleets are equal, chance also decides which side
+uses which fleet. All sides of a round have the same seed. If the faults of one side need proxies or
+the shim, the servers of every side run with proxies or the shim. So the sides differ only in their
+faults. In an open loop, the timer of the load process may be late. A late timer adds the same delay
+to all sides, so it hides their difference. If the timer was late in a round, the comparison
+discards the round and repeats it.
 """
 
 from __future__ import annotations
@@ -146,18 +147,23 @@ class Rounds:
         return len({run.pair for run in self.runs})
 
     def values(self, side: int, metric: Metric) -> list[float | None]:
-        """Return the values of one figure on one side. There is one value per round, which is the
-        geometric mean over the round's runs. The value is None if one of these runs has no
-        value."""
+        """Return the values of one figure on one side. There is one value per round. A round's
+        value is the geometric mean over the side's runs in this round. The value is None if one of
+        these runs has no value."""
         return values_of(self.runs, side, metric)
 
 
 def take_turns(plan: Comparison) -> bool:
-    """Return whether all sides can run in parallel and alternate in time slices. Several conditions
-    must be met. lockbench starts the servers. Each side has exactly one load process. No other host
-    takes part, and no telemetry is exported. The load is a closed loop without faults, because an
-    arrival schedule or a fault would continue while a side is paused. A hold or a rest is at most
-    SHORT_MS long, so that an operation ends well within a time slice."""
+    """Return whether all sides can run in parallel and alternate in time slices.
+
+    The result is True if all of these conditions are true:
+    - lockbench starts the servers.
+    - Each side has exactly one load process.
+    - No other host takes part, and no telemetry is exported.
+    - The load is a closed loop without faults. An arrival schedule or a fault would continue while
+      a side is paused.
+    - Each hold and each rest lasts at most SHORT_MS, so an operation ends well within a time slice.
+    """
     loads = [side.scenario for side in plan.sides]
     go_on = any(one.targets or one.faults or one.rate_per_s or one.processes > 1 for one in loads)
     short = all(max(one.hold.ms, one.think.ms) <= SHORT_MS for one in loads)
@@ -171,9 +177,9 @@ def run_pairs(
 ) -> Rounds:
     """Run all rounds.
 
-    The function calls `so_far` after each round. `so_far` returns the interim text for the progress
-    line. `so_far` also returns True if no more rounds are needed. If the first round fails, the
-    function raises BenchError or KeyboardInterrupt.
+    The function calls `so_far` after each round. `so_far` returns two values. The first value is an
+    interim result for the progress line. The second value is True if no more rounds are needed. If
+    the first round fails, the function raises BenchError or KeyboardInterrupt.
     """
     plan = order.plan
     done = Rounds([], {})
@@ -234,7 +240,7 @@ def _there_and_back(
 def _in_turns(
     fleets: _Fleets, there: Sequence[int], number: int, interrupts: Interrupts
 ) -> RoundResults:
-    """Run each side once, and run all sides in parallel.
+    """Run each side once. The runs of all sides take place in parallel.
 
     If the run of one side fails, the function ends the runs of the other sides, too.
     """
@@ -318,7 +324,7 @@ def entry_of(result: RunResult, side: int, number: int) -> ComparedRun:
 
 
 class _Fleets:
-    """The servers and the load processes of all sides. Unless there are faults, the same servers
+    """The servers and the load processes of all sides. If no side has faults, the same servers
     serve the whole comparison."""
 
     def __init__(self, order: CompareOrder, stack: contextlib.ExitStack) -> None:
@@ -345,9 +351,9 @@ class _Fleets:
         return self._opened(index) if self._faults else contextlib.nullcontext(self.shared(index))
 
     def shared(self, index: int, place: int = 0) -> Servers:
-        """Return the servers of a side at one position of the round, with the settings of this
-        side. Sides with equal settings share the servers of a position. The servers stay open until
-        the comparison ends."""
+        """Return servers with the settings of a side, for the position `place` in a round. If two
+        sides have equal settings, both sides use the same servers at this position. The servers
+        stay open until the comparison ends."""
         scenario = self.order.plan.sides[index].scenario
         replicated = find_recipe(scenario.recipe).about.replicated
         key = scenario.targets, scenario.instances, scenario.fsync, replicated, place
@@ -356,8 +362,8 @@ class _Fleets:
         return self._open[key]
 
     def series(self, index: int) -> LocustSeries:
-        """Return the load process that makes the next run of this side. Each load process makes
-        RUNS runs, and then a new load process replaces it."""
+        """Return the load process for the next run of this side. After RUNS runs, a new load
+        process replaces the old load process."""
         runs, load = self._loads.get(index, (RUNS, None))
         if load is None or runs == RUNS:
             if load is not None:

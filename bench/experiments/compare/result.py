@@ -40,8 +40,8 @@ class ComparedSide(Section, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, label: str, run: RunResult | None) -> Self:
-        """Return a side with the settings of one of its runs. If `run` is None, only the label is
-        known."""
+        """Return a side. Its settings come from `run`, which is one run of this side. If `run` is
+        None, only the label is known."""
         return cls(
             label=label,
             **{name: getattr(run, name, None) for name in ("scenario", "fleet", "environment")},
@@ -135,8 +135,8 @@ class Judged(TwoSides, frozen=True, kw_only=True):
         Amount | None,
         says("the ratio of the largest change", label="allowed", unit="ratio"),
     ]:
-        """The ratio at which a judged figure is worse by the whole tolerance, or None if this ratio
-        is not known."""
+        """The ratio second ÷ first at which the second side is worse by exactly the tolerance. The
+        value is None if the figure is not judged, or if the ratio is not known."""
         if self.role != "judged" or self.tolerance_ratio is None:
             return None
         # The tolerance of this share is in percentage points of all acquires.
@@ -146,7 +146,7 @@ class Judged(TwoSides, frozen=True, kw_only=True):
 
 
 class ExactRow(Section, frozen=True, kw_only=True):
-    """One counted cost of an acquire and its release, on both sides."""
+    """One counted cost of an acquire and its release. The section has the value of each side."""
 
     name: Annotated[str, says("what was counted")]
     first: Annotated[Amount, says("of the first side")]
@@ -154,7 +154,8 @@ class ExactRow(Section, frozen=True, kw_only=True):
 
 
 class Exact(Section, frozen=True, kw_only=True):
-    """The counted costs of one acquire and its release, on both sides of a gate."""
+    """The counted costs of one acquire and its release. The section has the costs of both sides of
+    a gate."""
 
     rows: Annotated[tuple[ExactRow, ...], says("every cost")] = ()
     failures: Annotated[tuple[str, ...], says("what grew, in words")] = ()
@@ -185,7 +186,8 @@ class RunSafety(Section, frozen=True, kw_only=True):
 
 
 class ComparedRun(Section, frozen=True, kw_only=True):
-    """One run of a round in which all runs have finished. Only such runs count."""
+    """One run of a finished round. In a finished round, all runs have finished. Runs of other
+    rounds do not count."""
 
     side: Annotated[Count, says("index into sides")]
     pair: Annotated[
@@ -209,7 +211,8 @@ class ComparedRun(Section, frozen=True, kw_only=True):
     thresholds: Annotated[tuple[JudgedThreshold, ...], says("as in a run's result")]
 
     def contradictions(self) -> Iterator[str]:
-        """Yield a sentence for each contradiction between the status and the other fields."""
+        """Yield one sentence for each contradiction between two fields, such as the status and the
+        safety verdict."""
         if (self.status == "violated") != (self.safety.verdict == "VIOLATED"):
             yield f"the status is {self.status}, but the safety verdict is {self.safety.verdict}"
         if self.generator == "INVALID" and self.status not in ("invalid", "violated"):

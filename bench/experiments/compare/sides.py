@@ -7,12 +7,12 @@ or series of stored results*.
     lib:DIR         a virtual environment, or a folder of pip install --target; lockbench runs the
                     packages in it now
 
-The README of this folder has the general rules. This module adds some rules. For a revision, a
-fresh interpreter reports from which folder Python imports each package. The command refuses the
-revision if a package comes from another folder. A checkout is stored in a private folder. A guard
-process removes this folder even if lockbench is killed. Two runs do not count as different because
-of ids, times, seed, thresholds or ports. The commit and the version of lockbench do not make two
-runs different either, because they identify the code under test.
+The README of this folder contains the general rules. This module adds the following rules. For a
+revision, a fresh interpreter reports from which folder Python imports each package. The command
+refuses the revision if a package comes from another folder. A checkout is stored in a private
+folder. A guard process removes this folder even if lockbench is killed. When the command looks for
+differences between two runs, it ignores ids, times, seed, thresholds and ports. It also ignores the
+commit and the version of lockbench, because they identify the code under test.
 """
 
 import contextlib
@@ -107,9 +107,9 @@ def read_named(text: str, repository: Path) -> Named:
 
 
 def _like(path: Path, ready: Sequence[str]) -> str:
-    """Return `; did you mean X?`, where X is a similar name in the folder of `path` or a ready
-    scenario with a similar name. Return "" if there is no similar name. The function compares only
-    the last part of the path."""
+    """Return a question such as `; did you mean X?`. X is a file in the folder of `path`, or a
+    ready scenario. The name of X is similar to the last part of `path`. Return "" if there is no
+    similar name."""
     places = {place.name: str(place) for place in path.parent.glob("*")} | {
         name: name for name in ready
     }
@@ -154,8 +154,8 @@ def opened(
 
 def shortened(scenario: Scenario, options: Mapping[str, object]) -> Scenario:
     """Return the scenario with a short window and a short warm-up. The function keeps a duration or
-    a warm-up that the user set in `options`. The window also keeps its length if a fault starts
-    later than the short window would end."""
+    a warm-up that the user set in `options`. If a fault starts after the end of a short window, the
+    window also keeps its length."""
     latest_ms = max((fault.at_ms for fault in scenario.faults), default=0.0)
     if "duration" not in options and latest_ms < WINDOW_MS:
         scenario = replace(scenario, duration_ms=min(scenario.duration_ms, WINDOW_MS))
@@ -186,10 +186,10 @@ def commit_of(revision: str, repository: Path) -> str:
 
 @contextlib.contextmanager
 def checked_out(commit: str, repository: Path) -> Iterator[tuple[str, ...]]:
-    """Check out a commit of `repository`, and yield the folders from which Python can import it.
-    The checkout leaves out the bench. Raises UsageError if the commit contains no package. Raises
-    EnvironmentNotReadyError if git cannot provide the commit, or if Python would import the library
-    from another place."""
+    """Check out a commit of `repository`, and yield the folders from which Python can import the
+    commit's packages. The checkout does not contain the folders `bench`, `dashboards` and `tests`.
+    Raises UsageError if the commit contains no package. Raises EnvironmentNotReadyError if git
+    cannot provide the commit, or if Python would import the library from another place."""
     # In a subfolder, git would archive only that subfolder.
     top = _top(repository) or repository
     archive = _git(top, "archive", "--format=tar", commit)
@@ -227,9 +227,9 @@ def checked_out(commit: str, repository: Path) -> Iterator[tuple[str, ...]]:
 
 
 def _is_wanted(member: tarfile.TarInfo, folder: Path) -> bool:
-    """Return whether to extract this member of the archive into `folder`. The answer is False for a
-    file of the bench, for a path outside `folder`, and for a link that leads out of `folder`, such
-    as a link to /etc."""
+    """Return whether to extract this member of the archive into `folder`. Return False for a file
+    in the folders `bench`, `dashboards` and `tests`. Also return False for a path outside `folder`,
+    and for a link to a place outside `folder`, such as /etc."""
     if member.name.partition("/")[0] in _THE_BENCH:
         return False
     try:
@@ -256,11 +256,12 @@ def installed(folder: Path) -> tuple[str, ...]:
 
 
 def _require_here(other: Named, folders: Sequence[str]) -> None:
-    """Raise UsageError if "the code here" cannot be compared with the side `other`. There are three
-    such cases. In the first case, lockcore is compiled here, but the other side would run lockcore
-    from source. In the second case, Python does not import the code here from the repository of the
-    revision. Changes in the repository would then have no effect, and every gate would pass. In the
-    third case, the repository is bare, so it contains no code to run."""
+    """Raise UsageError if a comparison of "the code here" with the side `other` is impossible.
+    There are three such cases. In the first case, lockcore is compiled here, but the other side
+    would run lockcore from source. In the second case, Python would import the code here from a
+    place outside the revision's repository. Changes in the repository would then have no effect,
+    and every gate would pass. In the third case, the repository is bare, so it contains no code to
+    run."""
     wrong = ""
     if describe_environment().lockcore == "compiled" and "lockcore" in _packages(folders):
         wrong = "the code here is compiled, and the other side would run from source"
@@ -287,10 +288,10 @@ def _packages(folders: Sequence[str]) -> Iterator[str]:
 
 
 def _imported_elsewhere(checkout: Sequence[str], first: Sequence[str], root: Path) -> str:
-    """Return a sentence about the first package of a checkout that Python would not import from
-    `root` or `root/src`. Return "" if there is no such package. The function looks up each package
-    in a fresh interpreter. This interpreter searches the folders in `first` before all other
-    folders."""
+    """Look for a package of a checkout that Python would import from a place other than `root` and
+    `root/src`. Return a sentence about the first such package, or "" if there is no such package.
+    The function looks up each package in a fresh interpreter. This interpreter searches the folders
+    in `first` before all other folders."""
     path = os.pathsep.join([*first, os.environ.get("PYTHONPATH", ""), str(HERE)])
     roots = (root.resolve(), root.resolve() / "src")
     for package in _packages(checkout):
@@ -360,8 +361,9 @@ def read_series(place: Path) -> list[RunResult]:
 def require_alike(
     series: Sequence[Sequence[RunResult]], labels: Sequence[str], variables: Sequence[str]
 ) -> None:
-    """Raise UsageError if a run appears twice. Also raise UsageError if the runs of one series have
-    different settings, or if two series differ in a setting that `variables` does not include."""
+    """Raise UsageError if a run appears twice. Also raise UsageError if two runs of one series have
+    different settings. Also raise UsageError if a series differs from the first series in a setting
+    that `variables` does not include."""
     runs = Counter(result.id for results in series for result in results)
     if twice := [name for name, times in runs.items() if times > 1]:
         raise UsageError(
@@ -420,8 +422,9 @@ def rounds_of(
 
 def differences(first: Settings, second: Settings) -> dict[str, str]:
     """Return the settings that differ. Each key is the name of a setting, and each value is a text
-    of the form `name a → b`. If a scenario key differs, the function leaves out the server setting
-    of the same name, such as `server.fsync`."""
+    of the form `name a → b`. If a scenario key such as `fsync` differs, the function leaves out the
+    server setting with the same name, `server.fsync`. The function also leaves out a package that
+    only one of the two runs has."""
     changes: dict[str, str] = {}
     for name in {**first, **second}:
         echo = name.startswith("server.") and name.removeprefix("server.") in changes
@@ -452,16 +455,17 @@ def settings_of(result: RunResult) -> dict[str, object]:
 
 
 def scenario_settings(scenario: Scenario) -> dict[str, object]:
-    """Return the values of the scenario keys that count as a difference between runs, each under
-    its dotted name."""
+    """Return the values of the scenario keys, each under its dotted name. The function leaves out
+    `seed` and `thresholds`, because a change of these keys does not count as a difference between
+    runs."""
     settings = dict(leaves(builtins_of(scenario)))
     return {name: value for name, value in settings.items() if name not in _NOT_COMPARED}
 
 
 def _covers(variable: str, name: str) -> bool:
-    """Return whether the variable that the user declared covers the setting `name`. For example,
-    `retry` covers `retry.window_ms`, `hold` covers `hold.ms`, and `fsync` also covers
-    `server.fsync`."""
+    """Return whether the variable that the user declared includes the setting `name`. For example,
+    the variable `retry` includes `retry.window_ms`, and the variable `hold` includes `hold.ms`. The
+    variable `fsync` includes both `fsync` and `server.fsync`."""
     setting = variable.replace("-", "_")
     bare = name.removeprefix("server.")
     for unit in ("_ms", "_per_s"):

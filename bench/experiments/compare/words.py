@@ -1,5 +1,5 @@
 """Writes the texts of `compare` and `gate`: *a comparison's result → a table and sentences*. The
-texts are 80 columns wide. Only a table with the column for noise may be wider."""
+texts are 80 columns wide, but a table with the column for noise may be wider."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -23,7 +23,8 @@ ENDLESS = 1000.0
 
 
 def sheet(result: ComparisonResult, place: str = "") -> Sheet:
-    """Return the summary of `result`, which is stored at `place` ("" = not stored)."""
+    """Return the summary of `result`. `place` is the result's folder, or "" if the result is not
+    stored."""
     return sheet_of(
         result,
         place,
@@ -378,8 +379,8 @@ def _figure(result: ComparisonResult, side: int, entries: Sequence[Judged]) -> F
 
 def _scale(ratios: Sequence[float]) -> Scale:
     """Return the scale for these changes. If all changes are small, the scale is linear and "equal"
-    is in its middle. If a figure became a multiple or a small fraction of the baseline, the scale
-    is logarithmic."""
+    is in its middle. If one ratio is above _MULTIPLE or below 1 ÷ _MULTIPLE, the scale is
+    logarithmic."""
     if max(ratios) > _MULTIPLE or min(ratios) < 1 / _MULTIPLE:
         return logarithmic([*ratios, 1.0], "second ÷ first (log scale)", "{:g}×".format, most=4)
     edge = max(0.02, *(abs(ratio - 1) for ratio in ratios)) * 1.08

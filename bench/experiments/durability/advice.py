@@ -1,9 +1,9 @@
 """Writes the planner's advice: *the options of a planner's page → the answer, the key figures and
 the alternatives as text*. All functions are pure.
 
-A way is safe if servers were crashed in this way and no lock was granted twice. The page first
-recommends a safe way that needs nothing from the clients. Each number in the text is also in the
-page.
+lockbench crashes servers that run in a certain way. The way is safe if no lock was granted twice in
+these crashes. The page first recommends a safe way that needs nothing from the clients. Each number
+in the text is also in the page.
 """
 
 import math
@@ -34,9 +34,9 @@ def tried_ways(page: PlannerPage) -> Ways:
 
 
 def recommended(ways: Ways) -> Way | None:
-    """Return the way to recommend, or None if no way is safe. Among the safe ways, the function
-    prefers a delayed restart. The function's second choice is a way in which clients let a
-    restarted server abstain. The third choice is a way without any wait."""
+    """Return the way to recommend, or None if no way is safe. Among the safe ways, the first choice
+    is a way with a delayed restart. The second choice is a way in which clients let a restarted
+    server abstain. The third choice is a way without a delay and without abstention."""
 
     def rank(way: Way) -> tuple[bool, bool, bool, int]:
         durable = "everysec" if way.waits else "always"
@@ -74,8 +74,8 @@ def wait_s(page: PlannerPage, way: Way, losses: Losses) -> float:
 def wait_text(
     page: PlannerPage, way: Way, losses: Losses, ttl_name: str = "your longest TTL plus "
 ) -> str:
-    """Return the result of `wait_s` as text. If the way waits for the end of the longest TTL and
-    the user named no TTL, the text mentions the TTL."""
+    """Return the result of `wait_s` as text. If the way waits until the longest TTL has passed and
+    the user named no TTL, the text has the form `your longest TTL plus 0.3 s`."""
     if way.waits and page.ttl_ms is not None and page.longest_ttl_ms is None:
         return f"{ttl_name}{max(0.0, losses.unavailable_s.max - page.ttl_ms / 1000):.1f} s"
     return f"{wait_s(page, way, losses):.1f} s"
@@ -87,8 +87,8 @@ def seconds_text(milliseconds: float) -> str:
 
 
 def key_figures(page: PlannerPage) -> list[tuple[str, str, str]]:
-    """Return up to three key figures. Each figure has a name, a value and a bound or a
-    condition."""
+    """Return up to three key figures. Each key figure has three texts. The texts are its name, its
+    value, and a bound or a condition for the value."""
     figures = []
     ways = tried_ways(page)
     if best := recommended(ways):
@@ -117,9 +117,9 @@ def _price_of_always(page: PlannerPage) -> tuple[str, str]:
 
 
 def choices(page: PlannerPage) -> list[tuple[str, str]]:
-    """Return the lines about the safe ways, each as a label and a text. The text of a way has the
-    bound and the price, and it says who must do something. The last line explains whether the
-    policy `none` is safe, too."""
+    """Return the lines about the safe ways. Each line has a label and a text. The text about a way
+    contains the bound and the price. The text also says whether the servers, their operators or the
+    clients must change something. The last line explains whether the policy `none` is safe, too."""
     ways = tried_ways(page)
     best = recommended(ways)
     if best is None:

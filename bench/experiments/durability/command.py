@@ -115,7 +115,7 @@ class FsyncOptions(Options):
 
     @property
     def has_shape(self) -> bool:
-        """True if the user named servers, callers or disks."""
+        """True if an option of the user sets the servers, the callers or the disks."""
         return any((self.targets, self.instances, self.clients, self.pipeline, self.latency))
 
 

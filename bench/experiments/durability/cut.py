@@ -7,17 +7,19 @@ locks and the locks that were granted twice*.
                 files.
     back        The victims start again, at once or when all leases have ended. The cut asks each
                 victim which locks it still knows.
-    contention  Two second clients ask for the same locks. One of them trusts restarted instances,
-                and the other one lets restarted instances abstain.
+    contention  The second clients ask for locks of the first clients. One second client trusts
+                restarted instances. The other second client lets restarted instances abstain, and
+                it is missing if the restart is delayed.
 
 A first client of margin m connects to only q + m instances. All victims are among these instances,
 which is the worst case. A lock counts only if its client received a lease. The second clients
-connect before the crash, and each second client asks for different locks.
+connect before the crash. The second clients never request the same lock.
 
 If a server is running, the cut asks this server which locks it knows. If a server is dead, the cut
-reads its append-only file as a server does. The cut ignores an incomplete command at the end of the
-file. A power cut keeps only the data that the shim's ledger reports as durable.
-tests/integration/test_shim_on_ext4.py shows that this report is right.
+reads the server's append-only file instead. Like a server, the cut ignores an incomplete command at
+the end of this file. A power cut removes all data that the shim's ledger does not report as
+durable. A torn power cut leaves a part of this data. The test
+tests/integration/test_shim_on_ext4.py shows that the ledger is right.
 """
 
 import asyncio
@@ -63,8 +65,8 @@ Found = TypeVar("Found")
 
 
 class CrashPlace:
-    """A holder of one running fleet. Each lane has its own holder, so that consecutive cuts can use
-    the same fleet.
+    """A slot for one running fleet. Each lane has its own slot, so that consecutive cuts of the
+    lane can use the same fleet.
 
     All methods block and serve one thread at a time.
     """
@@ -108,8 +110,8 @@ class CrashPlace:
         return self._fleet
 
     def urls(self, voters: Sequence[int]) -> list[str]:
-        """Return one URL per instance. If an instance is not in `voters`, its URL has a port on
-        which no server listens."""
+        """Return one URL per instance. If an instance is not in `voters`, the port in its URL
+        belongs to no server."""
         return [
             url if index in voters else f"redis://{HOST}:{self._dead[index].number}"
             for index, url in enumerate(self.fleet.urls)
@@ -121,7 +123,7 @@ class CrashPlace:
             control.words.sync_delay_ns = round(delay_s * NS_PER_S)
 
     def end(self, victims: Sequence[int], kind: str) -> dict[int, int]:
-        """End all victims, one immediately after another. Return the time (ns) at which each victim
+        """End one victim after another, without a pause. Return the time (ns) at which each victim
         got its signal."""
         ended_ns = {}
         for index in victims:
@@ -185,8 +187,8 @@ def keys_in(contents: Iterable[bytes]) -> set[str]:
 
 async def finish(work: Callable[..., Found], *arguments: object) -> Found:
     """Run blocking work in a thread, and return its result. If the caller is cancelled, the
-    function waits until the work has ended. So no thread continues the work after the caller has
-    ended."""
+    function waits until the work has ended. So the work never continues in its thread after the
+    caller has ended."""
     job = asyncio.ensure_future(asyncio.to_thread(work, *arguments))
     try:
         return await asyncio.shield(job)
@@ -201,16 +203,16 @@ async def finish(work: Callable[..., Found], *arguments: object) -> Found:
 
 @dataclass(eq=False, slots=True)
 class _First(Observer):
-    """An observer of one first client. The observer collects the attempts that gave this client a
-    lease with exactly the client's margin."""
+    """The observer of one first client. It collects the attempts in which the client got a lease
+    with the vote margin `margin`."""
 
     margin: int
     quorum: int
     leases: list[AttemptRecord] = field(default_factory=list)
 
     def observe(self, record: AttemptRecord) -> None:
-        """Remember the attempt if it gave a lease with exactly the client's margin. The observer
-        ignores a lease with another number of votes, because this lease has another margin."""
+        """Remember the attempt if the client got a lease with exactly `quorum` + `margin` votes.
+        The observer ignores all other attempts."""
         if record.outcome is Outcome.ACQUIRED and record.tally.granted == self.quorum + self.margin:
             self.leases.append(record)
 
@@ -320,8 +322,9 @@ class OneCut:
             await load
 
     async def _load(self, stop: asyncio.Event) -> None:
-        """Start acquires in open loop until `stop` is set. At each tick, the method starts all
-        acquires that are due. The method alternates between the margins."""
+        """Make an open-loop load of acquires until `stop` is set. At each tick, the method starts
+        the acquires that are due, up to MOST_OUTSTANDING concurrent acquires. The first clients
+        take turns, so all margins get equally many acquires."""
         locks = [*self._firsts.values()]
         asking = set[asyncio.Task[object]]()
         started = 0
@@ -368,8 +371,8 @@ class OneCut:
         return losses, await asyncio.gather(*asking)
 
     async def _known(self, ask: Callable[[int, Sequence[str]], set[str]]) -> dict[int, set[str]]:
-        """Return the acknowledged locks that each victim still knows. The function `ask` returns
-        the locks that one victim knows."""
+        """Return the acknowledged locks that each victim still knows. The method calls `ask` for
+        each victim. `ask` returns the locks that this victim knows."""
         remembered = {}
         for index in self._victims:
             leases = [lease for first in self._firsts for lease in first.granted_by(index)]
@@ -379,9 +382,9 @@ class OneCut:
         return remembered
 
     def _losses(self, remembered: Mapping[int, set[str]], looked_ns: int) -> list[Loss]:
-        """Return the losses of each margin. Only locks that were still valid at the time
-        `looked_ns` count. Each margin has one entry per victim. The last entry of a margin covers
-        all victims together, and counts each lock once.
+        """Return the losses of each margin. A lock counts only if it was still valid at the time
+        `looked_ns`. For each margin, the list has one entry per victim, and then one entry for all
+        victims together. The entry for all victims counts each lock once.
         """
         losses = []
         for first in self._firsts:
@@ -420,8 +423,9 @@ class OneCut:
                     await asyncio.sleep(TICK_S)
 
     async def _contend(self, first: _First, way: int, rounds: int | None) -> AskedAgain:
-        """Ask repeatedly for the youngest locks of the first client. Stop after `rounds` rounds, or
-        when none of these locks is valid any more."""
+        """Ask repeatedly for the youngest locks of the first client. Stop as soon as all of these
+        locks have ended. If `rounds` is a number, stop after this number of rounds at the
+        latest."""
         second = self._seconds[way]
         ends_ns = {lease.resource: valid_until_ns(lease) for lease in first.leases[way::2][-ASKED:]}
         requested: set[str] = set()

@@ -1,17 +1,19 @@
-"""Makes the load of `lockbench fsync` in a process of its own: *an order and phases on stdin →
-figures on stdout*. Each message is a line of JSON.
+"""Makes the load of `lockbench fsync` in a process of its own: *an order and several phases on
+stdin → the figures of each phase on stdout*. Each message is a line of JSON.
 
 In closed loop, each caller acquires and releases a resource of its own. The caller starts again as
 soon as it gets the reply. In open loop, acquires arrive as a Poisson process, and free callers take
-them. The latency of an acquire counts from its intended start. The instance time-out is as long as
-possible. So a slow fsync does not time out, and its duration is measured. All callers finish their
-cycle before a phase ends, so no lock stays on the servers.
+them. The latency of an acquire counts from its intended start. The time-out for an instance's reply
+is as long as possible. So a slow fsync does not cause a time-out, and the load process measures the
+whole duration of the fsync. All callers finish their cycle before a phase ends, so no lock stays on
+the servers.
 
 Under the policy `waitaof`, the lock sends WAITAOF after each SET. The vote of an instance counts if
 the instance has set the key and its reply to WAITAOF reports a local fsync. An instance also
 replies when the time-out of WAITAOF ends, so the lock checks the number in the reply. WAITAOF does
 not start an fsync. WAITAOF waits for the server's next fsync and blocks the connection until then.
-So each caller has connections of its own. The source is the reference page of WAITAOF (Redis 7.2).
+Because WAITAOF blocks a connection, each caller has connections of its own. The source is the
+reference page of WAITAOF (Redis 7.2).
 """
 
 from array import array
@@ -51,8 +53,8 @@ Acquire = Callable[[str], Callable[[], bool] | str]
 
 
 def plain_lock(order: LoadOrder) -> Acquire:
-    """Connect a Redlock of lockcore that runs on gevent, and return a function that acquires a
-    resource with it."""
+    """Connect a lockcore Redlock for gevent. Return a function that acquires a resource with this
+    Redlock."""
     lock = Redlock.connect(  # noqa: S604 - a shell is a way of waiting here
         order.urls,
         shell="gevent",
@@ -116,7 +118,8 @@ class WaitAofLock:
         """Ask all instances, and return whether a quorum answered yes. The method returns True as
         soon as there is a quorum. The method returns False only after all instances have answered.
 
-        The method asks an instance only after the instance has answered the question before.
+        If an instance has not answered the previous question yet, the method waits for this answer
+        before it asks the instance again.
         """
 
         def asked(server: Redis, before: gevent.Greenlet | None) -> bool:

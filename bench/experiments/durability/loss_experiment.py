@@ -4,12 +4,13 @@ fleets → a judged result*.
 The experiment starts its own servers on loopback, under the fault shim. The experiment writes each
 finished cut to the journal at once. Several lanes work in parallel, and each lane makes one cut
 after another. A lane keeps its fleet if the next cut has the same policy and the same number of
-instances. If the fleets are large, there are fewer lanes. The random choices of a cut depend on the
-seed, the crash and the cut's number, but not on the lane.
+instances as the previous cut. If the fleets are large, there are fewer lanes. The random choices of
+a cut depend on the seed, the crash and the cut's number, but not on the lane.
 
 If a cut fails, the lane tries the cut again on a new fleet. If the cut fails several times, the
-experiment tries its group again at the end, with fewer fleets at the same time. If the group fails
-again, the experiment gives up this group, and the result names the reason.
+experiment leaves the cut's group, and tries this group again at the end. At the end, fewer fleets
+run at the same time. If the group fails again, the experiment gives up this group, and the result
+names the reason.
 """
 
 import asyncio
@@ -90,7 +91,8 @@ def concluded(
     cuts: Sequence[CutFacts],
     failures: Sequence[str] = (),
 ) -> CrashResult:
-    """Compute the result from the finished cuts. Only groups without a missing cut count."""
+    """Compute the result from the finished cuts. The result contains a group only if all cuts of
+    the group are finished."""
     of_groups = ([cut for cut in cuts if cut.crash == crash] for crash in plan.crashes)
     finished = [group_cuts for group_cuts in of_groups if len(group_cuts) >= plan.cuts]
     rows = [row for of_group in finished for row in cells(of_group)]
@@ -142,8 +144,8 @@ class _Cuts:
         return [one for one in self._plan.orders if one not in done]
 
     def result(self, header: Header) -> CrashResult:
-        """Return the result of all finished cuts. The warnings of the result name the groups that
-        the experiment gave up. If telemetry is on, the method also exports the figures."""
+        """Return the result of all finished cuts. The result has a warning for each group that the
+        experiment gave up. If telemetry is on, the method also exports the figures."""
         cuts = self._journal.pieces
         disk = fdatasync_latency(Path(tempfile.gettempdir()))
         fleet = OwnFleet(server=self._server, fdatasync_s=disk)
@@ -215,7 +217,7 @@ class _Cuts:
 
 
 def export_crashes(run_id: str, cuts: Sequence[CutFacts], environ: Mapping[str, str]) -> list[str]:
-    """Export the figures of `cuts` if the variables in `environ` ask for telemetry.
+    """Export the figures of `cuts` as telemetry if the variables in `environ` turn telemetry on.
 
     Returns warnings. If an export fails, the result is still stored.
     """

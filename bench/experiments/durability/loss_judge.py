@@ -1,19 +1,20 @@
 """Judges crashes: *the cuts of one kind of crash → lost locks, double grants and a verdict*. All
 functions are pure.
 
-- A lock is *lost* if an instance acknowledged the lock before the crash, but does not know it after
-  the restart. Only locks whose lease is still valid after the restart count.
-- A *double grant* is a lease that a second client gets while the lease of the first client is
-  valid. The first client has q + margin votes, so N − q − margin instances never knew its lease. So
-  a double grant is possible only if at least 2q − N + margin instances forget their vote.
+- A lock is *lost* if an instance acknowledged the lock before the crash, but does not know the lock
+  after the restart. The judge counts only locks whose lease is still valid after the restart.
+- There is a *double grant* if a second client gets a lease while the lease of the first client is
+  still valid. The first client has q + margin votes, so N − q − margin instances never knew its
+  lease. The second client needs q votes. So a double grant is possible only if at least 2q − N +
+  margin instances forget their vote.
 - Under `everysec`, Redis postpones writes while a sync is running. A `kill -9` during this time may
   lose acknowledged locks, so the judge counts such cuts separately. Only the shim's ledger decides
   whether a sync explains a loss. A loss after `kill -9` that no sync explains is a violation.
-- The verdict on a row depends only on the figures of the row. So `earned` gives a stored row the
-  same verdict.
+- The verdict on a row depends only on the figures of the row. So a stored row gets the same verdict
+  again when `earned` judges it.
 
-The sources are flushAppendOnlyFile in Redis' aof.c, the section "Performance, crash recovery and
-fsync" of the Redlock text, and the rule of three.
+Sources: the function flushAppendOnlyFile in Redis' aof.c, the section "Performance, crash recovery
+and fsync" of the page "Distributed Locks with Redis", and the rule of three.
 """
 
 import statistics
@@ -54,9 +55,9 @@ ASKED_FOR_S = 0.1
 @dataclass(frozen=True, slots=True)
 class LossLedger:
     """The entries of the shim's ledger about an instance that was killed. `in_flight` is the number
-    of syncs that were running. `synced_after_write` is true if a sync had ended and the instance
-    wrote nothing after this sync. `since_write_s` is the time between the last append and the end
-    of the instance. If this time is unknown, `since_write_s` is None."""
+    of syncs that were running. `synced_after_write` is true if the last sync of a file ended after
+    the last write to this file. `since_write_s` is the time (s) from the instance's last write to
+    the instance's end, or None if this time is unknown."""
 
     instance: int
     in_flight: int
@@ -76,8 +77,9 @@ class LossLedger:
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """The number of locks with one margin that an instance lost. If `instance` is None, the numbers
-    cover all instances, and a lock that several instances lost counts once."""
+    """The number of locks that one instance lost. All counted locks have the vote margin `margin`.
+    If `instance` is None, the numbers are for all instances together. In this case, a lock that
+    several instances lost counts once."""
 
     margin: int
     instance: int | None
@@ -88,7 +90,8 @@ class Loss:
 
 @dataclass(frozen=True, slots=True)
 class AskedAgain:
-    """The result of a second client that asked for valid locks of one margin."""
+    """The result of one second client that asked for locks of the first client. These locks were
+    still valid, and all of them have the vote margin `margin`."""
 
     margin: int
     abstention: bool
@@ -98,10 +101,11 @@ class AskedAgain:
 
 @dataclass(frozen=True, slots=True)
 class CutFacts:
-    """The facts of one cut. `load_s` is the random duration of the load before the cut. Each value
-    of `unavailable_s` is the time from the end of the killed instances to the first lock that a
-    client gets on a free resource. The first value belongs to the client that trusts restarted
-    instances. The second value belongs to the client that lets restarted instances abstain."""
+    """The facts of one cut. `load_s` is the random duration of the load before the cut.
+    `unavailable_s` has one value for each second client. This value is the time (s) from the end of
+    the killed instances until the second client gets a lock on a free resource. The first value
+    belongs to the client that trusts restarted instances. The second value belongs to the client
+    that lets restarted instances abstain."""
 
     crash: Crash
     number: int
@@ -121,8 +125,8 @@ class CutFacts:
 
     @property
     def unexplained(self) -> int:
-        """The number of locks that were lost without an explanation. The ledger of the instance
-        that lost such a lock shows no reason to postpone writes."""
+        """The number of lost locks without an explanation. A loss has no explanation if the ledger
+        of the instance shows no reason why the instance postponed writes."""
         calm = {
             one.instance for one in self.ledgers if not one.explains(self._window_of(one.instance))
         }
@@ -156,9 +160,10 @@ def spread(values: Iterable[float]) -> MedianAndMax:
 
 
 def group(cuts: Sequence[CutFacts], margin: int | None = None) -> CrashGroup:
-    """Return the losses of a group of cuts, for the locks of one margin or for all locks. The group
-    has at least one cut. If a running sync excuses a loss in this kind of crash, the function
-    counts the cuts with a running sync separately."""
+    """Return the losses of a group with at least one cut. If `margin` is None, all locks count.
+    Otherwise only the locks with this margin count. After some kinds of crash, a running sync may
+    explain a loss. For such a crash, the function counts the cuts with a running sync
+    separately."""
     crash = cuts[0].crash
     apart = crash.promised_loss == "none-unless-in-flight"
     in_flight = [cut.of(margin) for cut in cuts if cut.is_in_flight]
@@ -190,10 +195,11 @@ Group = TypeVar("Group", bound=CrashGroup)
 
 
 def judged(one: Group) -> Group:
-    """Return a group or a row with the fields that follow from its figures, such as its verdict.
+    """Compute all fields that follow from the figures of a group or a row, such as the verdict.
+    Return the group or the row with these fields.
 
-    A row has a verdict on its losses and a verdict on its double grants. The worse of these
-    verdicts is the verdict on the row.
+    For a row, the function judges the losses and the double grants. The worse of these two verdicts
+    is the verdict on the row.
     """
     one = replace(
         one,

@@ -1,7 +1,7 @@
 """Plans the crashes of `lockbench crash`: *numbers of instances, quick or full → groups of cuts and
-their durations*. The plan leaves out impossible crashes. A group covers all vote margins and both
-kinds of second client. A cell is the part of a group with one margin and one kind of second
-client."""
+their durations*. The plan leaves out impossible crashes. A group has one cell for each combination
+of a vote margin and a kind of second client. Groups with a delayed restart have only one kind of
+second client."""
 
 from collections.abc import Sequence
 from typing import Annotated
@@ -46,7 +46,7 @@ class CrashPlan(Section, frozen=True):
     """The planned crashes. The experiment makes each crash `cuts` times.
 
     `locks_per_s` is the load on each fleet. `latency_ms` is the delay that the shim adds to each
-    fsync.
+    fsync. Crashes during a slow fsync have a fixed delay instead.
     """
 
     crashes: Annotated[tuple[Crash, ...], Meta(min_length=1)]
@@ -63,7 +63,8 @@ class CrashPlan(Section, frozen=True):
 
     @property
     def orders(self) -> list[tuple[Crash, int]]:
-        """All planned cuts, group after group. Each cut has a crash and a number."""
+        """All planned cuts, group after group. Each element of the list has two values: the kind of
+        crash, and the number of the cut in its group."""
         return [(crash, number) for crash in self.crashes for number in range(self.cuts)]
 
 
@@ -75,14 +76,14 @@ def load_range_s(crash: Crash) -> tuple[float, float]:
 
 def sync_delay_s(crash: Crash, latency_ms: float) -> float:
     """Return the delay (s) of each sync before a crash. If the crash happens during a slow fsync,
-    the delay is fixed. Otherwise the delay is `latency_ms`."""
+    the delay depends only on the policy. For all other crashes, the delay is `latency_ms`."""
     slow_s = SLOW_ALWAYS_S if crash.policy == "always" else SLOW_SYNC_S
     return slow_s if crash.kind == "kill-slow-fsync" else latency_ms / 1000
 
 
 def lanes_of(crash: Crash) -> float:
-    """Return how many lanes the fleet of this crash replaces. A fleet with more than `DEPTH`
-    instances replaces more than one lane, because it needs more of the machine."""
+    """Return the number of lanes whose work would load the machine as much as the fleet of this
+    crash. A fleet with more than `DEPTH` instances counts as more than one lane."""
     return max(1.0, crash.instances / DEPTH)
 
 
@@ -93,8 +94,8 @@ def seconds_of(crash: Crash) -> float:
 
 def is_possible(policy: AofPolicy, kind: CrashKind) -> bool:
     """Return whether this kind of crash is possible under this policy. If there is no append-only
-    file, only a shutdown and a kill are possible. Under `no` Redis never syncs the file itself, so
-    a kill during a slow fsync is impossible."""
+    file, only a shutdown and a kill are possible. Under the policy `no`, Redis never starts an
+    fsync, so no crash can happen during a slow fsync."""
     if policy == "none":
         return kind in ("shutdown", "kill")
     return (policy, kind) != ("no", "kill-slow-fsync")
@@ -102,9 +103,9 @@ def is_possible(policy: AofPolicy, kind: CrashKind) -> bool:
 
 def full_crashes(instances: Sequence[int]) -> list[Crash]:
     """Return all possible crashes. In each crash, one instance, a quorum or all instances crash at
-    the same time. The list has every crash with an immediate restart. For the kind of crash with
-    the largest loss, the list also has crashes with a delayed restart. If there is an append-only
-    file, this kind is a power cut. If there is no append-only file, this kind is `kill -9`."""
+    the same time. All possible kinds of crash occur with an immediate restart. The kind of crash
+    that loses the most locks also occurs with a delayed restart. With an append-only file, this
+    kind is a power cut. Without an append-only file, this kind is `kill -9`."""
     return [
         Crash(count, policy, kind, crashed, restart)
         for count in instances
@@ -119,10 +120,11 @@ def full_crashes(instances: Sequence[int]) -> list[Crash]:
 
 def quick_crashes(instances: Sequence[int]) -> list[Crash]:
     """Return a short selection of the possible crashes. Most of these crashes have one fleet size.
-    This size is `DEPTH`, or the first number in `instances` if `DEPTH` is missing. At this size,
-    one instance crashes in every way under every policy, and a quorum crashes in the main ways. At
-    the other sizes, only one instance crashes, and only in the main ways. Only crashes under `none`
-    and `everysec` also have a delayed restart."""
+    This size is `DEPTH`, or the first number in `instances` if `DEPTH` is missing. In a fleet of
+    this size, one instance crashes in every possible way under every policy. In the main ways
+    (`_MAIN`), a quorum also crashes. In fleets of all other sizes, only one instance crashes, and
+    only in the main ways. Under `none` and `everysec`, the selection also contains delayed
+    restarts."""
     depth = DEPTH if DEPTH in instances else instances[0]
     crashes = []
     for crash in full_crashes(instances):

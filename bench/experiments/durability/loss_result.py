@@ -1,6 +1,6 @@
-"""Defines the data that `lockbench crash` stores. The result has groups of cuts, and a row for each
-margin and each kind of second client. If several instances lose the same lock, the lock counts
-once."""
+"""Defines the data that `lockbench crash` stores. The result has groups of cuts. For each group, it
+has one row for each combination of a margin and a kind of second client. If several instances lose
+the same lock, the lock counts once."""
 
 from collections.abc import Sequence
 from typing import Annotated, Literal, Self
@@ -29,7 +29,7 @@ class MedianAndMax(Section, frozen=True, kw_only=True):
 
 
 class SyncInFlight(Section, frozen=True, kw_only=True):
-    """The figures of the cuts in which a sync was in flight."""
+    """The figures of the cuts that had a sync in flight."""
 
     cuts: Annotated[
         Count,
@@ -89,7 +89,7 @@ class Crash(Section, frozen=True):
 
     @property
     def margins(self) -> range:
-        """All vote margins that a lease can have with this number of instances."""
+        """All possible vote margins of a lease in a fleet of this size."""
         return range(self.instances - quorum_of(self.instances) + 1)
 
     @property
@@ -106,7 +106,8 @@ class Crash(Section, frozen=True):
         return "none-unless-in-flight" if self.kind == "kill" else "some"
 
     def promised_double_grants(self, margin: int, *, abstention: bool) -> Expected:
-        """Return whether to expect double grants of locks whose first lease has this `margin`."""
+        """Return the expectation about double grants if the first client's lease has the vote
+        margin `margin`."""
         quorum = quorum_of(self.instances)
         forgetting = min(self.crashed, quorum + margin)
         if (
@@ -162,7 +163,8 @@ class CrashGroup(Crash, frozen=True, kw_only=True):
 
 
 class CrashRow(CrashGroup, frozen=True, kw_only=True):
-    """The results of one group for the locks with one margin and for one kind of second client."""
+    """The results of one group, limited to the locks with one margin and to one kind of second
+    client."""
 
     margin: Annotated[Count, says("vote margin of the first client's leases")]
     abstention: Annotated[
@@ -199,8 +201,8 @@ class Most(Section, frozen=True, kw_only=True):
 
 
 class Losses(Section, frozen=True, kw_only=True):
-    """The worst losses over several groups of cuts. If some of the crashes are power cuts, the
-    planner uses only the power cuts."""
+    """The sums and the worst values of several groups of cuts. If some of the crashes are power
+    cuts, the planner uses only the power cuts."""
 
     cuts: Annotated[Count, says("crashes made")]
     lost_per_cut: Annotated[Most, says("acknowledged locks lost per crash", label="locks lost")]
@@ -216,9 +218,10 @@ class Losses(Section, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, rows: Sequence[CrashRow], groups: Sequence[CrashGroup] = ()) -> Self:
-        """Return the worst losses of these rows. Rows of the same group share the cuts of the
-        group, and each cut counts once. If `groups` contains the groups of the rows, the function
-        uses the losses of these groups, which cover all margins."""
+        """Return the sums and the worst values of these rows. If several rows come from the same
+        group, the cuts of this group count once. If `groups` contains the groups of the rows, the
+        function takes the number of lost locks from these groups. The reason is that a group
+        includes the locks of all margins."""
         cuts = {row.key: row.cuts for row in rows}
         whole = [group for group in groups if group.key in cuts] or rows
         return cls(

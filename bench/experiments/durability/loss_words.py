@@ -1,6 +1,6 @@
 """Writes the texts of `lockbench crash`: *a crash result → a page about lost locks and locks
-granted twice*. One-line key figures show the losses that must not happen. Tables show all other
-losses, and they fit 80 columns."""
+granted twice*. The key figures show the losses that must not happen, in one line each. The tables
+show all other losses, and a table has at most 80 columns."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -77,7 +77,8 @@ Crashes = Mapping[str, Rows]
 
 
 def sheet(result: CrashResult, place: str = "") -> Sheet:
-    """Return the summary of `result`, which is stored at `place` ("" = not stored)."""
+    """Return the summary of `result`. `place` is the result's folder, or "" if the result is not
+    stored."""
     (*keys,) = _claims(result)
     return sheet_of(
         result,
@@ -118,9 +119,9 @@ def _of_everysec(groups: Sequence[CrashGroup]) -> list[CrashGroup]:
 
 
 def _claims(result: CrashResult) -> Iterator[KeyFigure]:
-    """Yield one key figure per claim, with its bound. The first claims are about `always`,
-    `everysec`, delayed restarts and clients that let restarted servers abstain. The last claims are
-    about the effect of the vote margin."""
+    """Yield one key figure for each claim. A key figure contains the bound for its claim. The first
+    claims are about `always`, `everysec`, delayed restarts and clients that let restarted servers
+    abstain. The last claims show how the vote margin changes the number of double grants."""
     at_once = [row for row in result.rows if row.restart == "at-once" and not row.abstention]
     one_of_odd = [row for row in at_once if row.crashed == 1 and row.instances % 2]
     if always := [row for row in result.rows if row.policy == "always"]:
@@ -209,10 +210,10 @@ def _parts(result: CrashResult) -> Iterator[Part]:
 
 
 def _doubled(crashes: Crashes, margin: int | None, row: CrashRow) -> str:
-    """Return the double grants after the crash of this row, as text. If `margin` is not None, the
-    function counts the locks with this margin, and only the client that trusts restarted servers.
-    If `margin` is None, it counts all locks, and only the client that lets restarted servers
-    abstain."""
+    """Return the double grants after the crash of this row, as text. If `margin` is a number, the
+    function counts only locks with this margin, and only for the second client that trusts
+    restarted servers. If `margin` is None, the function counts all locks, but only for the second
+    client that lets restarted servers abstain."""
     chosen = [
         one
         for one in crashes[row.key]
@@ -230,8 +231,9 @@ def _waited(crashes: Crashes, abstention: bool, row: CrashRow) -> str:
 
 
 def _tells(row: CrashRow) -> bool:
-    """Return whether the table shows this row. The table shows a row if locks may be lost, if locks
-    were granted twice, or if the row is not as expected."""
+    """Return whether the table shows this row. There are three reasons to show a row. In the first
+    case, the policy may lose locks. In the second case, locks were granted twice. In the third
+    case, the row is not as expected."""
     may_lose = row.expected_loss not in ("none", "none-unless-in-flight")
     return may_lose or row.double_grants > 0 or bool(row.mark)
 
@@ -304,8 +306,8 @@ def suite(result: CrashResult) -> Suite:
 
 
 def figures(result: CrashResult) -> list[Figure]:
-    """Return a picture of the losses. For each policy and each kind of crash, it shows the worst
-    crash."""
+    """Return a picture of the losses. The picture shows the worst crash for each combination of a
+    policy and a kind of crash."""
     groups = []
     for policy in AOF_POLICIES:
         of_policy = [

@@ -1,11 +1,12 @@
 """Contains the planner, which shows the speed of each option next to its losses: *rows of
 `lockbench fsync` and a result of `lockbench crash` → the planner's page*. All functions are pure.
 
-An option combines a number of instances, a policy, the restart of a crashed instance, and whether
-clients let a restarted instance abstain. The speed of an option has two figures, which are the
-maximum rate, and p99 at 80 % of the maximum rate. Both figures come from one reference load. The
-reference load is the load that was measured for the most options. The losses of an option are the
-worst losses of its power cuts, with and without a torn tail.
+An option has four settings. They are the number of instances, the policy, the time of a crashed
+instance's restart, and the behaviour of clients. Clients either trust a restarted instance or let
+it abstain. Two figures describe the speed of an option. The first figure is the maximum rate. The
+second figure is p99 at 80 % of the maximum rate. Both figures come from the reference load, which
+is the load with the most measured options. The losses of an option are the losses of its worst
+power cut. This power cut may have a torn tail.
 
 The planner does not interpolate, so a figure that was not measured is null. The price of `always`
 is the range from the lowest to the highest measured price. The planner quotes a ratio only if the
@@ -123,9 +124,9 @@ def judged(rows: Rows, conditions: FsyncConditions, *, interrupted: bool) -> dic
 
 
 def earned(result: FsyncResult) -> FsyncResult:
-    """Judge a stored `result` again by its rows, and return the result. The planner's page of the
-    returned result has no figures about crashes, because these figures come from another result.
-    `price_words.beside` can add them again."""
+    """Judge the rows of a stored `result` again, and return the result with the new verdict.
+    Figures about crashes come from another result, so the returned planner's page does not contain
+    them. The function `price_words.beside` can add these figures again."""
     return replace(result, **judged(result.rows, result.conditions, interrupted=result.interrupted))
 
 
@@ -304,8 +305,9 @@ def _disk_text(disk: str, fdatasync_ms: float | None) -> str:
 
 def _reference(rows: Rows) -> Setup | None:
     """Return the load with the most measured combinations of a policy and a number of instances. If
-    several loads have equally many combinations, the function prefers an added delay of 2 ms. The
-    next criteria of the function are a slower disk, and then more callers up to 256."""
+    several loads have equally many combinations, the function prefers an added delay of 2 ms. If
+    this rule leaves several loads, the function prefers a slower disk, then a load with at most 256
+    callers, and then more callers."""
     of_policies = [row for row in find_rows(rows) if row.policy != "none"] or find_rows(rows)
     counts = Counter(row.setup for row in of_policies)
 
@@ -350,8 +352,8 @@ def _options(
 
 
 def _speed(rows: Rows, instances: int, policy: Policy, reference: Setup | None) -> PlannerOption:
-    """Return an option with its speed under the reference load. The speed consists of the maximum
-    rate, and of p99 at 80 % of the maximum rate."""
+    """Return an option with its speed under the reference load. Two figures describe the speed.
+    They are the maximum rate, and p99 at 80 % of the maximum rate."""
     load: dict[str, object] = {"instances": instances, "policy": policy}
     if reference is not None:
         load |= asdict(reference)

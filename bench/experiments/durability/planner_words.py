@@ -197,8 +197,9 @@ def choice_figure(page: PlannerPage) -> Figure | None:
 
 
 def _choice_measures(page: PlannerPage, one: PlannerOption, losses: Losses) -> list[Measure]:
-    """Return three figures of one option. The figures are the share of locks that were granted
-    twice, the time without new locks after a crash, and the speed."""
+    """Return three figures about one option. The first figure is the share of locks that were
+    granted twice. The second figure is the time without new locks after a crash. The third figure
+    is the speed."""
     assert one.way is not None
     twice = losses.double_grants / losses.asked if losses.asked else 0.0
     text = percent(twice, 0) if twice else "none"

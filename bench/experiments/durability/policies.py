@@ -48,20 +48,21 @@ def terms(*names: str) -> dict[str, str]:
 
 
 def disk_name(added_ms: float) -> str:
-    """Return the name of a disk. The name is the delay that lockbench adds to each fsync, or `raw
-    disk` without such a delay."""
+    """Return the name of a disk. If lockbench adds a delay to each fsync, the name is this delay.
+    Otherwise the name is `raw disk`."""
     return f"+{added_ms:g} ms" if added_ms else "raw disk"
 
 
 def server_policy(policy: Policy) -> AofPolicy:
     """Return the value of `appendfsync` for this policy. For `waitaof`, this value is `everysec`.
-    For all other policies, this value is the policy itself."""
+    For every other policy, the value of `appendfsync` is the name of the policy."""
     return "everysec" if policy == "waitaof" else policy
 
 
 class Way(NamedTuple):
-    """A way to run the servers. A way consists of a policy, the time at which a crashed server
-    restarts, and whether clients let the restarted server abstain."""
+    """A way to run the servers. A way has three settings. They are the policy, the time of a
+    crashed server's restart, and the behaviour of clients. Clients either trust a restarted server
+    or let it abstain."""
 
     policy: Policy
     restart: Restart

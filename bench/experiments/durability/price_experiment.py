@@ -3,10 +3,11 @@
 
 The experiment writes a finished block to the journal before the next block begins. So a later
 session can continue an interrupted matrix, but only with the same servers. In a block the policies
-alternate, forward and backward, so the visits of each pass form pairs. After these passes, each
-policy gets an open loop. The rate of the open loop is 80 % of the policy's maximum *in this block*.
-The journal stores the open loop with the first visit. The servers' counters include the warm-up and
-the drain of a load. So the experiment divides them by all leases, which include the leases of the
+alternate, forward and backward, so the visits of each pass form pairs. After these passes, the
+experiment makes an open loop for each policy. The rate of this open loop is 80 % of the policy's
+maximum *in this block*. In the journal, the first visit of a policy also contains the figures of
+the open loop. The servers' counters include the warm-up and the drain of a load. So the experiment
+divides these counters by the number of all leases. This number also includes the leases of the
 warm-up and the drain.
 """
 
@@ -152,7 +153,7 @@ class _Visits:
 
     def result(self, header: Header) -> FsyncResult:
         """Restore the settings of the user's servers, and return the result of all visits so far.
-        The planner's page also has the losses of the newest crash result."""
+        The planner's page of this result also shows the losses from the newest crash result."""
         rows = rows_of(self._journal.pieces)
         plan = self._plan
         conditions = FsyncConditions(

@@ -6,14 +6,14 @@ judged findings*. All functions are pure.
 - The judge estimates the difference between two policies from pairs of visits (Hodges and Lehmann).
   The exact interval of this estimate needs at least six pairs, and the judge compares no rates
   without an interval. The visits of `none` do not alternate with visits of other policies. So there
-  are no pairs with `none`, and the judge does not compare it.
+  are no pairs with `none`, and the judge does not compare `none` with another policy.
 - The answer is "not known" if most maximum rates are only lower bounds (≥). The answer is also "not
-  known" if most open loads had a queue or started late, or if more than a quarter of the visits is
-  missing.
+  known" if most open loops had a queue or started late. The answer is also "not known" if more than
+  a quarter of the visits is missing.
 - If a sync on the disk takes almost no time, `always` cannot be clearly slower than the other
-  policies. On such a disk the judge does not judge the order of the policies.
-- Each caller uses a resource of its own. So an acquire may be refused only if an earlier release
-  has failed.
+  policies. On such a disk, the judge does not decide whether `always` is the slowest policy.
+- Each caller uses a resource of its own. So a refused acquire is a fault, unless an earlier release
+  failed.
 """
 
 import math
@@ -103,15 +103,15 @@ def find_rows(
 
 
 def like(row: FsyncRow) -> dict[str, Any]:
-    """Return the values that two rows must have in common before they are compared, as arguments
-    for `find_rows`. These values are the number of instances, the callers, the hold time and the
-    added latency."""
+    """Return the arguments with which `find_rows` finds all rows that can be compared with `row`.
+    The arguments are the number of instances, the callers, the hold time and the added latency."""
     return {name: getattr(row, name) for name in MatrixPlace.__struct_fields__}
 
 
 def sustained(loads: Loads) -> bool | None:
-    """Return whether the locks were granted as fast as the acquires arrived. A difference is
-    allowed if it is at most 1 %, or if it may be random. Return None for closed loops."""
+    """Return whether the locks were granted as fast as the acquires arrived. The number of granted
+    locks may be up to 1 % lower than the number of acquires that were due. A larger difference is
+    allowed only if chance may be the reason. Return None for closed loops."""
     dues = [load.due for load in loads if load.due is not None]
     if not dues:
         return None
@@ -173,8 +173,8 @@ def _over(part: float | None, whole: float | None) -> float | None:
 def disk_of(figures: Iterable[DiskFigures | None]) -> DiskFigures | None:
     """Return the medians of p50 and p99, and the largest value. Return None if there are no figures
     of a disk. Some figures have no p99, because a p99 needs 100 writes and the disk was too slow.
-    If a disk has no p99, its largest value replaces the p99, so that the slowest disk counts,
-    too."""
+    If there is no p99 for a disk, the function uses the largest value for this disk instead. So the
+    median also includes the slowest disk."""
     disks = [disk for disk in figures if disk]
     if not disks:
         return None
@@ -229,9 +229,9 @@ def always_costs(rows: Rows) -> list[AlwaysCost]:
 
 
 def times_as_fast(fast: FsyncRow, slow: FsyncRow) -> Shift:
-    """Return the logarithm of `fast`'s rate divided by `slow`'s rate, with its interval. The
-    function compares pairs of consecutive visits. If there are no pairs, it compares the medians,
-    and the interval is infinite."""
+    """Return the logarithm of a ratio, and the interval of this logarithm. The ratio is the rate of
+    `fast` divided by the rate of `slow`. The function compares pairs of consecutive visits. If
+    there are no pairs, the function compares the medians, and the interval is infinite."""
     slow_per_s = {visit.repeat: visit.acquired_per_s for visit in slow.visits}
     pairs = [(visit.acquired_per_s, slow_per_s.get(visit.repeat)) for visit in fast.visits]
     if logs := [math.log(one / other) for one, other in pairs if one and other]:
@@ -241,8 +241,8 @@ def times_as_fast(fast: FsyncRow, slow: FsyncRow) -> Shift:
 
 
 def findings_of(rows: Rows) -> list[FsyncFinding]:
-    """Return all findings for which the rows have enough data. Most findings need a pair of
-    policies in the same cell."""
+    """Return all findings that these rows allow. Most findings need the rows of two policies with
+    the same load, the same disk and the same number of instances."""
     orders = list(_orders(rows))
     costs = list(_always_slowest(rows))
     # If noise hides the order of the policies, it also hides the price of a policy.
@@ -281,8 +281,9 @@ def judge_fsync(
 
 
 def _evidence(tested: str, rows: Rows) -> Evidence:
-    """Count the rows whose load process was not the limit, and whose load neither had a queue nor
-    started late. Such rows must be at least half of all rows."""
+    """Return the number of usable rows as evidence. A row is usable if the load process was not the
+    limit, and if the load had no queue and no late start. At least half of all rows must be
+    usable."""
     limited = [row.generator.bound if row.load == "max" else row.sustained is False for row in rows]
     spoilt = sum(
         bool(row.generator.reason or limit) for row, limit in zip(rows, limited, strict=True)
@@ -291,9 +292,9 @@ def _evidence(tested: str, rows: Rows) -> Evidence:
 
 
 def _orders(rows: Rows) -> Iterator[FsyncFinding]:
-    """Yield a finding for each pair of policies whose rates are in an impossible order. The policy
-    that syncs more often is then faster than the other policy by more than the expected noise. Such
-    a measurement shows only the noise of the machine."""
+    """Yield a finding for each pair of policies with impossible rates. The rates are impossible if
+    the policy that syncs more often is faster than the other policy, and if the difference is
+    larger than the expected noise. Such a measurement shows only the noise of the machine."""
     for less, more in combinations(TAKING_TURNS, 2):
         for dear in find_rows(rows, policy=more):
             for cheap in find_rows(rows, policy=less, **like(dear)):
@@ -321,8 +322,9 @@ def _always_slowest(rows: Rows) -> Iterator[FsyncFinding]:
 
 
 def _slowest(slow: FsyncRow, least: FsyncRow, fastest_per_s: float) -> tuple[Word, str]:
-    """Judge whether the policy of `slow` is slower than the policy of `least`, which is the next
-    slowest. Return the verdict. If there is no judgement, also return the reason."""
+    """Judge whether the policy of `slow` is slower than the policy of `least`. The policy of
+    `least` is the slowest of the other policies. Return the verdict. If the verdict is "not
+    judged", also return the reason."""
     times = times_as_fast(least, slow)
     disk = slow.disk_fdatasync_s
     if times.low > 0:
@@ -345,8 +347,9 @@ def _refusals(rows: Rows) -> Iterator[FsyncFinding]:
 
 
 def warnings_of(rows: Rows, findings: Sequence[FsyncFinding]) -> Iterator[str]:
-    """Yield warnings about failed operations and about findings that were not judged. There are no
-    warnings about lower bounds, queues and late loads, because the rows mark them."""
+    """Yield warnings about failed operations and about findings that were not judged. The rows
+    themselves mark lower bounds, queues and late loads, so there are no warnings about these
+    problems."""
     if denied := sum(sum(row.denied.values()) for row in rows):
         failed = sum(row.release_failures for row in rows)
         yield f"{denied:,} acquires were denied and {failed:,} releases failed"

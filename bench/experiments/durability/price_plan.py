@@ -1,12 +1,12 @@
 """Plans the cells that `lockbench fsync` measures, and their order: *lists of values → cells →
 blocks of interleaved cells*.
 
-All functions are pure. The seed determines the order of the blocks. Cells that will be compared
-have the same number of instances and the same callers, and lockbench measures them one after
-another. In a block, the policies `no`, `everysec` and `always` alternate on the same servers,
-forward and backward (A B C, C B A, …). So other work on the machine affects all policies equally,
-and the visits of one pass form pairs. The loads of `waitaof` are longer, because WAITAOF answers
-only once a second.
+All functions are pure. The seed determines the order of the blocks. If lockbench compares two
+cells, both cells have the same number of instances and the same callers. lockbench measures such
+cells one after another. In a block, the policies `no`, `everysec` and `always` alternate on the
+same servers, forward and backward (A B C, C B A, …). So other work on the machine affects all
+policies equally, and the visits of one pass form pairs. The loads of `waitaof` are longer, because
+WAITAOF answers only once a second.
 """
 
 import itertools
@@ -123,11 +123,11 @@ def product_cells(
 
 
 def full_cells(cores: int) -> list[FsyncCell]:
-    """Return the cells of the full matrix. A machine with `cores` cores can make their load. The
-    matrix has four disks and three loads. The loads are one caller, 16 callers that hold locks for
-    5 ms, and 64 callers that hold locks for 50 ms. If the machine has at most two cores, fleets of
-    five instances get only the load of 64 callers. `waitaof` is measured on one slow disk only, and
-    not with one caller."""
+    """Return the cells of the full matrix. The function chooses cells whose load a machine with
+    `cores` cores can make. The matrix has four disks and three loads. The loads are one caller, 16
+    callers that hold locks for 5 ms, and 64 callers that hold locks for 50 ms. On a machine with at
+    most two cores, lockbench measures fleets of five instances only with 64 callers. It measures
+    `waitaof` only on one slow disk, and never with only one caller."""
     counts = driven(cores)
     delays_ms = (0.0, 0.5, 2.0, 10.0)
     cells = product_cells(AOF_POLICIES, counts, [ONE], delays_ms)
@@ -139,10 +139,10 @@ def full_cells(cores: int) -> list[FsyncCell]:
 
 
 def quick_cells(cores: int) -> list[FsyncCell]:
-    """Return the cells of the short matrix (`--quick`). A machine with `cores` cores can make their
-    load. The matrix has cells with one caller and one instance, with and without a slow disk. The
-    matrix also has cells with 16 callers that hold their locks. If these callers did not hold their
-    locks, the load process would be the limit."""
+    """Return the cells of the short matrix (`--quick`). The function chooses cells whose load a
+    machine with `cores` cores can make. The first cells have one caller and one instance. Some of
+    these cells have a slow disk. The other cells have 16 callers and a slow disk. The 16 callers
+    hold their locks for a time, because otherwise the load process would be the limit."""
     return [
         *product_cells(AOF_POLICIES, (1,), [ONE], (0.0, 2.0)),
         *product_cells(POLICIES, driven(cores), [SOME], SLOW_MS),
@@ -151,5 +151,5 @@ def quick_cells(cores: int) -> list[FsyncCell]:
 
 def driven(cores: int) -> tuple[int, ...]:
     """Return the numbers of instances for which `cores` cores can make the load. The function
-    assumes that the callers start again after a few milliseconds."""
+    assumes that each caller waits a few milliseconds before its next acquire."""
     return (1, 3, 5) if cores > 2 else (1, 3)

@@ -1,6 +1,6 @@
-"""Defines the data that `lockbench fsync` stores. The journal has the visits. The result has the
-rows, the price of always, the findings and the planner's page. A figure from several repeats is a
-`Spread`. If a figure is null, it is unknown or it does not apply."""
+"""Defines the data that `lockbench fsync` stores. The journal contains the visits. The result
+contains the rows, the price of always, the findings and the planner's page. If a figure comes from
+several repeats, its type is `Spread`. If a figure is null, it is unknown or it does not apply."""
 
 import math
 from collections.abc import Iterable
@@ -35,7 +35,7 @@ class Setup(Section, frozen=True, kw_only=True):
 
     @property
     def setup(self) -> "Setup":
-        """The same callers and the same disk, without the number of instances."""
+        """The callers and the disk of this object, without the number of instances."""
         return Setup(**{name: getattr(self, name) for name in Setup.__struct_fields__})
 
     @property
@@ -63,8 +63,8 @@ class Setup(Section, frozen=True, kw_only=True):
     def disk(
         self,
     ) -> Annotated[str, says("the disk in words: raw, or the delay added to each fsync")]:
-        """The name of the disk. The name is `raw disk`, or the delay that lockbench adds to each
-        fsync."""
+        """The name of the disk. If lockbench adds a delay to each fsync, the name is this delay.
+        Otherwise the name is `raw disk`."""
         return disk_name(self.injected_ms)
 
 
@@ -106,8 +106,8 @@ class FsyncCell(MatrixPlace, frozen=True, kw_only=True):
 
 
 def rate_text(rate: Spread | None, *, bound: bool | None) -> str:
-    """Return a rate as text. If the load process was the limit (`bound`), the text begins with
-    ≥."""
+    """Return a rate as text. If `bound` is true, the load process was the limit, and the text
+    begins with ≥."""
     if rate is None:
         return MISSING
     return ("≥" if bound else "") + count(round(rate.median))
@@ -212,7 +212,8 @@ class LoadProcessFigures(Section, frozen=True, kw_only=True):
 
 
 class VisitRate(Section, frozen=True, kw_only=True):
-    """The rate of one visit. Visits with the same number under different policies form a pair."""
+    """The rate of one visit. If two visits have the same number but different policies, they form a
+    pair."""
 
     repeat: Annotated[Count, says("its number")]
     acquired_per_s: Annotated[Amount, says("granted in the window")]
@@ -327,8 +328,8 @@ class AlwaysCost(MatrixPlace, frozen=True, kw_only=True):
 
     @property
     def is_known(self) -> bool:
-        """True if a text may quote the ratio. The ratio may be quoted if it has an interval and if
-        the load process was not the limit."""
+        """True if the ratio has an interval and the load process was not the limit. Only then may a
+        text quote the ratio."""
         return self.low is not None and not self.generator_bound
 
     @property
@@ -354,7 +355,7 @@ class AlwaysCost(MatrixPlace, frozen=True, kw_only=True):
 
 
 def _digits(ratio: float) -> str:
-    """Return a ratio with about three digits, such as 1.25, 2.5 or 12."""
+    """Return a ratio with two or three significant digits, such as 1.25, 2.5 or 12."""
     digits = 1 if ratio < 9.95 else 0
     if ratio < 1.995:
         digits = 2
@@ -371,8 +372,9 @@ class FsyncFinding(Section, frozen=True):
 
 
 class PlannerOption(Section, frozen=True, kw_only=True):
-    """One option of the planner. An option combines a number of instances, a policy, the restart of
-    a crashed instance, and whether clients let a restarted instance abstain."""
+    """One option of the planner. An option has four settings. They are the number of instances, the
+    policy, the time of a crashed instance's restart, and the behaviour of clients. Clients either
+    trust a restarted instance or let it abstain."""
 
     instances: Annotated[Count, says("N", label="N")]
     policy: Annotated[Policy, says("of the servers")]
@@ -400,8 +402,8 @@ class PlannerOption(Section, frozen=True, kw_only=True):
 
     @property
     def way(self) -> Way | None:
-        """The option's way, which combines the policy with the restart. If the crash result has no
-        crash of this option, the way is None."""
+        """The way that consists of the option's policy, restart and abstention. If the crash result
+        has no crash of this option, the way is None."""
         return Way(self.policy, self.restart, self.abstention) if self.restart else None
 
     @property

@@ -68,7 +68,8 @@ class _Manager:
         self._last: _Held | None = None
 
     def acquire(self, resource: str, ttl_ms: int, wait_ms: int) -> _Held | None:
-        """Acquire the lock of `resource`. If an attempt fails, try again for up to `wait_ms`."""
+        """Acquire the lock of `resource`. After a failed attempt, the method tries again until
+        `wait_ms` have passed."""
         if self.fault == "forked" and self._pid != os.getpid():
             return self._last
         give_up_s = time.monotonic() + wait_ms / 1000
@@ -111,8 +112,8 @@ class _Manager:
             return self.fault == "majority-down"
 
     def give_back(self, held: _Held) -> bool:
-        """Remove the keys of a lease. Return whether a quorum of instances had a key of this
-        lease."""
+        """Remove the keys of a lease. Return True if the method removed a key from at least a
+        quorum of the instances."""
         return sum(self._remove(at, held) for at in range(len(self._clients))) >= self._quorum
 
     def _remove(self, at: int, held: _Held) -> bool:

@@ -1,10 +1,10 @@
-"""Connects the audited Python libraries: *an order → the lock with the name in the order*. Each
-driver runs alone in its process.
+"""Connects the audited Python libraries: *an order that names a lock → this lock*. Each driver runs
+alone in its process.
 
-All settings, which include the retries, have the library's default values. There are two
-exceptions. The order sets the TTL of a lock (10 s). If a library requires a waiting time, the order
-sets the waiting time, too. The driver imports a library by its name, because each library has a
-virtual environment of its own. lockcore is in lockbench's environment. The calls come from the
+All settings, also the settings for retries, have the library's default values. There are two
+exceptions. The audit sets the TTL of a lock to 10 s. If a library requires a waiting time, the
+audit sets the waiting time, too. The driver imports a library by its name, because each library has
+a virtual environment of its own. lockcore is in lockbench's environment. The calls come from the
 quick start in each library's README.
 """
 
@@ -21,8 +21,9 @@ from bench.experiments.judge.clients.steps import serve
 
 
 def lockcore(shell: str, order: ClientOrder) -> Lock:
-    """Connect lockcore for threads or gevent. The lock has its default retry policy, or `push` if
-    the name in the order asks for it. The driver uses only lockcore's public functions."""
+    """Connect lockcore for threads or gevent. If the name in the order ends with PUSH, the lock has
+    the retry policy `push`. Otherwise the lock has its default retry policy. The driver uses only
+    lockcore's public functions."""
     return _lockcore(import_module("lockcore").Redlock.connect(shell=shell, **_settings(order)))
 
 
@@ -135,8 +136,8 @@ def portalocker(order: ClientOrder) -> Lock:
 
 
 def redlock_py(order: ClientOrder) -> Lock:
-    """Connect redlock-py. This library asks one instance after another. An acquire makes 3 tries,
-    0.2 s apart. If the last try fails, the acquire returns False."""
+    """Connect redlock-py. This library asks one instance after another. An acquire makes up to 3
+    tries, with 0.2 s between two tries. If the last try fails, the acquire returns False."""
     manager = import_module("redlock").Redlock(list(order.urls))
     return Lock(
         lambda resource, ttl_ms, _wait_ms: manager.lock(resource, ttl_ms),
@@ -147,9 +148,9 @@ def redlock_py(order: ClientOrder) -> Lock:
 
 
 def redlock_ng(kind: str, order: ClientOrder) -> Lock:
-    """Connect redlock-ng. This library asks one instance after another. After a failed try, an
-    acquire makes up to 3 more tries, 0.1 to 0.3 s apart. redlock-ng's AsyncRedlock cannot extend a
-    lease."""
+    """Connect redlock-ng. This library asks one instance after another. After a failed first try,
+    an acquire makes up to 3 more tries, with 0.1 to 0.3 s between two tries. The class AsyncRedlock
+    of redlock-ng cannot extend a lease."""
     manager = getattr(import_module("redlock"), kind)(list(order.urls))
     return Lock(
         lambda resource, ttl_ms, _wait_ms: manager.acquire(resource, ttl_ms),
@@ -177,8 +178,8 @@ def pottery(kind: str, module: str, order: ClientOrder) -> Lock:
 
 
 async def aioredlock(order: ClientOrder) -> Lock:
-    """Connect aioredlock, which uses aioredis 1. An acquire makes 3 tries, 0.1 to 0.3 s apart. If
-    the last try fails, the acquire raises LockError."""
+    """Connect aioredlock. This library needs version 1 of aioredis. An acquire makes up to 3 tries,
+    with 0.1 to 0.3 s between two tries. If the last try fails, the acquire raises LockError."""
     library = import_module("aioredlock")
     servers = [{"host": part.hostname, "port": part.port} for part in map(urlsplit, order.urls)]
     manager = library.Aioredlock(servers)
