@@ -8,8 +8,9 @@ Rules
   candidate is higher, the gate fails. There is no tolerance.
 - The relay keeps the replies of the servers until the client and all servers have been silent for
   `QUIET_S`. The relay then sends all waiting replies to the client at once. A round trip lasts from
-  one such delivery to the next delivery, so it may include several commands. So the number of round
-  trips depends neither on the number of instances nor on the speed of the machine.
+  one such delivery to the next delivery, even if the client sends several commands in this time. So
+  the number of round trips depends neither on the number of instances nor on the speed of the
+  machine.
 - The relay does not count INFO and its reply. lockcore sends INFO at most four times a second,
   because it must notice when databases are swapped. On a slow machine a cycle takes longer, so it
   would contain more INFO commands. The length of the reply to INFO also changes from call to call.

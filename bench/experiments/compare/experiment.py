@@ -1,5 +1,5 @@
-"""Makes the measurements of `compare` and `gate`, and judges these measurements: *sides and their
-runs → one judged and stored result*.
+"""Makes and judges the measurements of `compare` and `gate`: *sides and their runs → one judged and
+stored result*.
 
 A gate has one baseline and one candidate. The gate counts the exact costs of both sides before it
 runs a pair. If the candidate has a higher cost, the gate fails without running a pair. Otherwise
