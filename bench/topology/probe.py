@@ -259,8 +259,8 @@ def _ask(
     """Return the answer of each instance.
 
     If an instance does not answer, this function calls `silent` with the reason and uses the result
-    as the answer. If `closer` is true, the function opens one more connection to a silent instance
-    to find the reason.
+    as the answer. If `closer` is true, the function opens one more connection to find out why an
+    instance does not answer.
     """
     targets = parse_targets(urls)
 

@@ -5,11 +5,11 @@ Run as `python -I -S proxy_process.py SEED PORT…`. Requests and answers are li
 process ends when its owner closes its stdin or dies.
 
 Rules: the proxy fixes the due time of a chunk of bytes when the chunk arrives. A chunk never
-overtakes an earlier chunk. A link may hold back all bytes of one direction. The other end then sees
-a black hole. The proxy keeps the held bytes and the end of the stream. When the direction is
-healed, the proxy delivers these bytes, just as TCP retransmission would deliver them. When 8 MiB
-are waiting for the receiver, the proxy stops reading from the sender. A reset ends every connection
-of the instance with RST.
+overtakes an earlier chunk. A link may hold back all bytes of one direction. This direction then
+behaves like a black hole. The proxy keeps the held bytes and the end of the stream. When the
+direction is healed, the proxy delivers these bytes, just as TCP retransmission would deliver them.
+When 8 MiB are waiting for the receiver, the proxy stops reading from the sender. A reset ends every
+connection of the instance with RST.
 """
 
 import asyncio

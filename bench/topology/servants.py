@@ -199,6 +199,6 @@ class Proxies(Servant):
         self.ports = self.hello.ports
 
     def shape(self, index: int, shape: Shape) -> None:
-        """Apply `shape` to the link to instance `index`, and wait until the proxy has confirmed the
+        """Apply `shape` to the link of instance `index`, and wait until the proxy has confirmed the
         change."""
         self.ask(index=index, **asdict(shape))

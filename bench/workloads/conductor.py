@@ -64,8 +64,8 @@ def in_order_of_users(ids: Iterable[str]) -> list[str]:
     """Return the workers in the order in which Locust gives them users.
 
     The result begins with the first worker of each host, sorted by host name. The second worker of
-    each host follows, and so on. So each worker has at least as many users as the workers behind
-    it.
+    each host follows, and so on. So each worker has at least as many users as each worker that
+    follows in the result.
     """
     hosts = [
         list(workers) for _, workers in groupby(sorted(ids), lambda worker: worker.split("_")[0])

@@ -2,7 +2,7 @@
 attempts and misreports; counts in Locust's table*.
 
 Callers only append to the history. The process does all other work once a second and at the end of
-the run. The work of each second consists of pieces of about 100 µs. Every record is counted exactly
+the run. Each second, this work is done in pieces of about 100 µs. Every record is counted exactly
 once.
 """
 

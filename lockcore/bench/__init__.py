@@ -3,8 +3,8 @@
 
 Rules: `bench` may import `lockcore`, `lockcore.clock`, this module and `lockcore.bench.sockets`.
 `bench` may not import any other module of lockcore, and `make lint` checks this. So a change inside
-lockcore needs no change in `bench`. This module uses no sockets. So a judge that imports this
-module stays free of sockets, too. Applications do not need this module.
+lockcore needs no change in `bench`. This module uses no sockets, because pure judges import it.
+Applications do not need this module.
 """
 
 from lockcore.engine import engine as _engine

@@ -370,6 +370,6 @@ def newest_of(lease: Lease) -> Lease:
 
 
 def asked_until_ns(lease: Lease) -> int:
-    """Return the latest end of the lease that the SET or an extension has requested. Requests that
-    the instances did not grant count as well."""
+    """Return the latest end of the lease that the SET or an extension has requested. The result may
+    be the end of a request that the instances did not grant."""
     return max(newest_of(lease).valid_until_ns, getattr(lease.round, "asked_until_ns", 0))

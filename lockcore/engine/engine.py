@@ -296,7 +296,7 @@ class Engine(RoundEngine):
     def next_tick_ns(self, now_ns: int, slack_ns: int = 0) -> int:
         """Return the time of the next `tick`, or FAR_FUTURE_NS.
 
-        `slack_ns`: the tick for a parked turn may be late by this time.
+        `slack_ns`: the longest delay (ns) that is allowed for a parked turn.
         """
         turn_ns = self.turns.parked.next_ns + slack_ns
         return min(self.deadlines.next_ns(), turn_ns, self.members.next_ns(now_ns))

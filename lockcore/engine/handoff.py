@@ -87,8 +87,8 @@ class Wait:
     """The state of a resource for which callers of this process wait.
 
     `holders` maps an owner token to the time of the last message to its process. `unanswered_ns` is
-    the time of the first message without an answer, or 0 if all messages are answered. `free_looks`
-    counts how many times in succession a look at the key has found the key free.
+    the time of the first message without an answer, or 0 if all messages are answered. The head has
+    read the key `free_looks` times in succession, and the key was free each time.
     """
 
     __slots__ = ("free_looks", "holders", "resource", "unanswered_ns")
@@ -109,26 +109,27 @@ class Handoff:
       waits for a message. If the result is False, the head polls.
     - A waiting head calls `look`. The head then tries as soon as the key is free, or as soon as the
       head gets the turn.
-    - A holder's process calls `released`. Then the next caller of this process tries, or the next
-      process tries.
+    - A holder's process calls `released`. After that, either the next caller of this process or the
+      next process tries.
 
-    A head has three states, and the resource of the head has a `Wait`.
+    The resource of a head has a `Wait`. A head is looking, waiting or polling.
 
-    - Looking: the head has asked the instances for the key's value. When a quorum has answered, the
-      head tries if the key is free. If the key is not free, the head sends `waits` to the holder.
-    - Waiting: `unanswered_ns` is 0 or recent. If `turn` arrives, the head tries. If `look` arrives,
-      the head looks. If the holder does not answer for ANSWER_NS, the head begins to poll.
-    - Polling: `unanswered_ns` is older than ANSWER_NS. The head stops polling if `heard`, `look` or
-      `turn` arrives, or after MISTRUST_NS.
+    - A looking head has asked the instances for the key's value. If a quorum shows that the key is
+      free, the head tries. If the key is not free, the head sends `waits` to the holder.
+    - A waiting head has sent `waits` to the holder. If `turn` arrives, the head tries. If `look`
+      arrives, the head reads the key again. If `waits` stays without an answer for ANSWER_NS, the
+      head begins to poll.
+    - A polling head tries again and again without a message. The head stops polling if `heard`,
+      `look` or `turn` arrives, or if MISTRUST_NS have passed since `unanswered_ns`.
 
-    The resource of a holder may have a `Crowd`, and `released` has a different effect in each case.
+    The resource of a holder may have a `Crowd`. A crowd begins when a message `waits` or `turn`
+    names another waiting process.
 
-    - If there is no crowd, `released` wakes the next caller of this process. A message `waits` or
-      `turn` that names another waiting process creates a crowd.
-    - If there is a crowd, a caller of this process waits, and `left` is more than 0, `released`
-      wakes this caller and reduces `left` by 1.
-    - If there is a crowd, but no caller of this process waits or `left` is 0, `released` passes the
-      turn to the crowd. The crowd is then removed.
+    - If there is no crowd, `released` wakes the next caller of this process.
+    - If there is a crowd, `left` callers of this process try before the crowd. Each call of
+      `released` wakes one of these callers and reduces `left` by 1.
+    - If `left` is 0, or if no caller of this process waits, `released` passes the turn to the
+      crowd. After that, the crowd no longer exists in this process.
 
     If a crowd gets no message for FORGET_NS, this class forgets the crowd. By then, each process
     that still waits has sent a new message. Because no new message arrived here, the new messages
@@ -248,8 +249,8 @@ class Handoff:
         self._look(wait)
 
     def _look(self, wait: Wait) -> None:
-        """Read the beginning of the key's value on every voter. The number of bytes is the length
-        of an owner token, even if the value is longer.
+        """Read the beginning of the key's value on every voter. The command reads only as many
+        bytes as an owner token has.
 
         This method needs the answers of a quorum of instances. An error does not count as an
         answer.

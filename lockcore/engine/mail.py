@@ -200,7 +200,8 @@ class Mail:
                 engine.unicast(pipe, data, question)
 
     def receive(self, message: object, index: int) -> Message | None:
-        """Return the message in the text `message` that instance `index` has delivered, or None.
+        """Return the message that instance `index` has delivered, if this delivery makes the
+        message count. Otherwise return None.
 
         The result is None if too few instances have delivered the message, if the message has
         counted before, or if the message exceeds a limit. The result is also None if the text is

@@ -141,8 +141,8 @@ def _orders(
 def _lasts_ms(kind: FaultKind, for_ms: float | None, params: Params) -> float | None:
     """Return how long the fault lasts in ms, or None if it lasts to the end of the window.
 
-    Raises ValueError if the params contradict each other. Raises ValueError also if the kind
-    requires a `for` that is missing, or does not allow a `for`.
+    Raises ValueError if the params contradict each other. Raises ValueError also if a required
+    `for` is missing, or if a `for` is not allowed.
     """
     kind.check(params)
     if kind.lasts == "must" and for_ms is None:
