@@ -113,8 +113,8 @@ def choice(
 ) -> dashboard.QueryVariable:
     """Return a variable with which a reader chooses among the values of one label.
 
-    `values`: the label. `of`: the instrument that has the label. `within`: matchers that select the
-    series. `multi`: if true, a reader may choose several values or all values.
+    `values`: the name of the label. `of`: an instrument that has this label. `within`: matchers
+    that select the series. `multi`: if true, a reader may choose several values or all values.
     """
     query = f"label_values({BY_NAME[of].prometheus}{f'{{{within}}}' if within else ''}, {values})"
     variable = (

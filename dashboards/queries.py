@@ -95,8 +95,8 @@ def metric(name: str, part: str = "", *, run: str = "$run", **labels: str) -> st
 def grown(
     name: str, part: str = "", *, whole: bool = False, run: str = "$run", **labels: str
 ) -> str:
-    """Return the present rate of each series of a counter. For a histogram, `part` selects the
-    series.
+    """Return the present rate of every series of a counter. If the instrument is a histogram,
+    `part` selects the part of the histogram.
 
     `whole`: if true, this function returns the last value in the time range instead of the rate.
     This value covers a whole run.
@@ -125,7 +125,7 @@ def now(name: str, by: Sequence[str] = (), *, function: str = "sum", **labels: s
 
 
 def state(name: str, by: Sequence[str] = (), *, function: str = "sum", **labels: str) -> Query:
-    """Return the same query as `now`, but without a unit.
+    """Return the same query as `now`, except that the values have no unit.
 
     Use this function for a gauge that is 1 or 0.
     """
@@ -149,9 +149,8 @@ def total(name: str, by: Sequence[str] = (), **labels: str) -> Query:
 
 
 def either(classic: str, native: str) -> str:
-    """Return a query that uses `classic` if `classic` has data.
-
-    Otherwise the query uses `native`.
+    """Return a query that uses `classic` if `classic` has data. If `classic` has no data, the query
+    uses `native`.
     """
     return f"({classic} or {native})"
 
@@ -242,11 +241,12 @@ def mean(name: str) -> Query:
 
 
 def buckets(name: str, **labels: str) -> Query:
-    """Return the buckets of a histogram for a heatmap, in observations per second."""
+    """Return the rate of observations in each bucket of a histogram. Use this query for a
+    heatmap."""
     classic, native = (grown(name, part, whole=False, **labels) for part in ("bucket", NATIVE))
     return _query(name, either(summed(classic, ("le",)), summed(native)), ("le",))
 
 
 def ratio(upper: Query, lower: Query, unit: str = RATIO) -> Query:
-    """Return the quotient of two queries. The quotient has the unit `unit`."""
+    """Return a query for `upper` divided by `lower`, with the unit `unit`."""
     return Query(f"{upper.expr} / {lower.expr}", unit, upper.legend)

@@ -1,8 +1,8 @@
 """This module compiles lockcore to machine code: *pure modules and hot paths → extension modules
 beside the sources*.
 
-mypyc compiles the modules. This file itself is not compiled. docs/lockcore/compiled.md has the
-rules for the files that are.
+mypyc compiles the modules. This file itself is not compiled. The file docs/lockcore/compiled.md
+contains the rules for compiled files.
 
 Rules: the build of a wheel compiles these modules. The build also compiles the benchmark code that
 runs for every lease. Without a compiler, mypyc or Python.h, or with LOCKCORE_PURE=1, everything

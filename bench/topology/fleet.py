@@ -59,7 +59,8 @@ _SERVER_DESCRIPTORS = 160
 class Instance:
     """The present state of one server of the fleet.
 
-    `pid`: the id of the running process. If no process runs, this is the id of the last process.
+    `pid`: the id of the server's process. If the server does not run, `pid` is the id of its last
+    process.
     """
 
     index: int
@@ -366,7 +367,7 @@ class Fleet:
 
 
 def wait_until(reached: Callable[[], bool], timeout_s: float, complaint: str) -> None:
-    """Call `reached` until it returns true.
+    """Call `reached` again and again until it returns true.
 
     If `reached` is still false after `timeout_s`, this function raises EnvironmentNotReadyError
     with the message `complaint`.

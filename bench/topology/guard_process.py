@@ -8,8 +8,8 @@ Rules: the guard ends everything when its stdin ends, when the parent is dead, a
 pidfd reports the death of the parent, even while a forked child of the parent still holds the pipe.
 The guard has only one thread, because the servers get their death signal when the thread that
 started them ends. The guard answers each request without waiting for a server. If necessary, the
-parent asks again. docs/topology/guard.md gives the reasons. Source: prctl(2), pidfd_open(2),
-pipe(7).
+parent asks again. The file docs/topology/guard.md gives the reasons. Source: prctl(2),
+pidfd_open(2), pipe(7).
 """
 
 import contextlib

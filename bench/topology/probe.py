@@ -150,9 +150,9 @@ def inspect(
 ) -> tuple[InstanceFacts, ...]:
     """Ask every instance for its facts, and return the facts in the order of `urls`.
 
-    `channels`: true if the lock publishes. Raises UsageError. Raises EnvironmentNotReadyError if an
-    instance is unreachable and `allow_missing` is false. This error names every unreachable
-    instance with the reason.
+    If `channels` is true, each check includes the channels to which a lock publishes. Raises
+    UsageError. Raises EnvironmentNotReadyError if an instance is unreachable and `allow_missing` is
+    false. This error names every unreachable instance with the reason.
     """
 
     def unreachable(target: InstanceTarget, why: str) -> InstanceFacts:
@@ -225,8 +225,7 @@ def info_snapshot(urls: Sequence[str]) -> tuple[InfoSnapshot, ...]:
 def leaked_keys(urls: Sequence[str], names: Iterable[str]) -> tuple[int | None, ...]:
     """Unlink all keys with these full `names`. The function does not scan the keys of an instance.
 
-    Return the number of these keys that existed on each instance. If this number is unknown, it is
-    None.
+    For each instance, return how many of these keys existed, or None if this number is unknown.
     """
     remaining = iter(names)
     chunks = tuple(iter(lambda: tuple(islice(remaining, _KEYS_PER_COMMAND)), ()))
@@ -278,10 +277,10 @@ def _ask(
 def _reason(target: InstanceTarget, error: Exception, *, closer: bool) -> str:
     """Return a text that explains why the instance does not answer and what the user should do.
 
-    A server may refuse a connection with one line and then close the connection. redis-py's pool
-    drops this line and reports only "Connection not ready". So if `closer` is true, this function
-    opens a new connection with lockcore's code, which reads this line. After a time-out, this
-    function calls `look` instead of opening this connection.
+    A server may refuse a connection with one line and then close the connection. The connection
+    pool of redis-py drops this line and reports only "Connection not ready". So if `closer` is
+    true, this function opens a new connection with lockcore's code, which reads this line. After a
+    time-out, this function calls `look` instead of opening this connection.
     """
     if not closer:
         return str(failure_of(target, error))

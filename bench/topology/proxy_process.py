@@ -32,7 +32,7 @@ Waiting = asyncio.Queue[tuple[float, bytes]]
 
 
 class ExactSelector(selectors.EpollSelector):
-    """A selector whose time-outs are as exact as those of select(2).
+    """A selector that keeps its time-outs as exactly as select(2).
 
     The time-outs of epoll are whole milliseconds.
     """

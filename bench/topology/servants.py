@@ -50,7 +50,8 @@ class ServantReply(msgspec.Struct):
 
 
 class Servant(Child):
-    """A running script that answers numbered requests. `hello`: the first message of the script.
+    """A script that runs as a separate process and answers numbered requests. `hello`: the first
+    message of the script.
 
     Several threads may use one object.
     """

@@ -25,8 +25,8 @@ class TlsConnection(SSLConnection):
     """A TLS connection that counts as readable only if bytes of a reply have arrived.
 
     A TLS 1.3 server sends session tickets after the handshake, and these tickets make the socket
-    readable. redis-py's connection pool mistakes these tickets for an unread reply, so it refuses
-    the connection.
+    readable. The connection pool of redis-py mistakes these tickets for an unread reply, so it
+    refuses the connection.
     """
 
     def can_read(self, timeout: float = 0) -> bool:

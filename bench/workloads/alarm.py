@@ -4,9 +4,9 @@ the greenlet runs again at that time*.
 In a wheel, this file is compiled to machine code, like the core (lockcore/compiled.py).
 
 The class `Pacer` gives the arrivals of a schedule to the callers. An alarm belongs to the hub of
-the process that created it. So a forked process must create its own alarm. docs/workloads.md
-explains lateness, crowds and late starts. Source: timerfd_create(2); libev's prepare, check and
-idle watchers.
+the process that created it. So a forked process must create its own alarm. The file
+docs/workloads.md explains lateness, crowds and late starts. Source: timerfd_create(2); libev's
+prepare, check and idle watchers.
 """
 
 import ctypes
@@ -122,7 +122,7 @@ class Alarm:
             crowd.append(waiter)
 
     def cancel(self, waiter: greenlet) -> None:
-        """Wake `waiter` in the next pass of the hub, if it waits for this alarm."""
+        """If the greenlet `waiter` waits for this alarm, wake it in the next pass of the hub."""
         if (at_ns := self._waiting.get(waiter)) is not None:
             self._hub.loop.run_callback(self._cancel, waiter, at_ns)
 

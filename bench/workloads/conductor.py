@@ -5,8 +5,8 @@ Rules
 - When all users run, every worker gets the same time of origin and its own part of the schedule.
 - A planned run ends by itself. A run without a plan from `lockbench run` has its own judge process.
 - When Locust quits, it loses the reports that have not arrived. So before Locust stops a
-  distributed run, the conductor asks every worker to finish and waits for the last reports.
-  bench/hosts/ending.py describes the states of a worker during this shutdown.
+  distributed run, the conductor asks every worker to finish and waits for the last reports. The
+  module bench/hosts/ending.py describes the states of a worker during this shutdown.
 - When the end of a run has begun, nothing interrupts its steps. If Locust starts to quit during
   these steps, Locust first waits until all of them are complete.
 - The first error that any worker reports ends the run. The run then reports the message and the
@@ -271,8 +271,8 @@ class Conductor:
             self._series.go_on()
 
     def _finish(self, **_: object) -> None:
-        """End the run step by step, because Locust is about to stop. The module
-        bench/hosts/ending.py describes the steps."""
+        """Carry out the steps of the shutdown of the run, because Locust is about to stop. The
+        module bench/hosts/ending.py describes the steps."""
         hosts = self._hosts
         runner = self._runner
         run = self._run
@@ -370,8 +370,8 @@ class Conductor:
         self._run.stop_ns = self._run.stop_ns or monotonic_ns()
 
     def _end(self) -> None:
-        """Judge the run, because all of its data has arrived. If the run has failed, do not judge
-        it."""
+        """Start the judging of the run, because all data of the run has arrived. If the run has
+        failed, do not judge it."""
         judge = self._judge
         self._judge = None
         self._is_running = False
@@ -405,7 +405,8 @@ class Conductor:
             _tell(self.told)
 
     def _fail(self, msg: Message, **_: object) -> None:
-        """End the run with the error message of a process that cannot continue."""
+        """End the run, because a process cannot continue. The error message of this process becomes
+        the error message of the run."""
         if self._run.has_failed:
             return
         self._run.has_failed = True

@@ -65,8 +65,8 @@ class GapLog:
             self._waits = None
 
     def _waited(self) -> int:
-        """Return how long this thread has waited for a core (ns), or 0 if the kernel does not count
-        this time."""
+        """Return the total time (ns) for which this thread has waited for a core. The result is 0
+        if the kernel does not count this time."""
         return 0 if self._waits is None else int(os.pread(self._waits, 100, 0).split()[1])
 
     def _keep(self, *row: int) -> None:

@@ -262,10 +262,10 @@ class LocustSeries:
     """A Locust process that makes many runs, one after the other. The owner of this object must
     call `close`.
 
-    A new Locust needs two to five seconds to start and end, which is longer than a short probe of
-    `capacity`. In a series, one Locust process keeps running, and each run is a new test inside
-    this process. Each run has its own users, connections and record, so the judge treats it like
-    any other run.
+    A new Locust needs two to five seconds to start and end. This is more time than a short probe of
+    `capacity` takes. In a series, one Locust process keeps running, and each run is a new test
+    inside this process. Each run has its own users, connections and record, so the judge treats it
+    like any other run.
     """
 
     def __init__(self) -> None:

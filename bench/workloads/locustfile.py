@@ -1,5 +1,5 @@
-"""Locust loads this file, both for plain `locust` and for `lockbench run`: *Locust's events → a
-Conductor, a Member, or both*.
+"""This is the locustfile that Locust loads for plain `locust` and for `lockbench run`: *Locust's
+events → a Conductor, a Member, or both*.
 
 When this file is imported, it opens nothing except the plan. The file works with the web UI,
 headless, with `--processes`, and with a master and workers on several hosts. This package must be

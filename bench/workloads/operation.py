@@ -200,10 +200,10 @@ class Books:
 
     `tell` receives the latency (ns) of each acquire. If the acquire failed, `tell` also receives
     the name of the failure. A record contains the start time of only one attempt. `lost` receives
-    the start times of all other attempts. `pending` receives each record whose round is still open.
-    `cut` counts an acquire whose caller ended before the acquire returned. `misreport` receives a
-    sentence about an impossible value. `still_open`: the packed votes for an open round, in which
-    every vote is undecided. `held`: the ids of the leases that callers hold.
+    the start times of all other attempts. If the round of a record is still open, `pending`
+    receives the record. `cut` counts an acquire whose caller ended before the acquire returned.
+    `misreport` receives a sentence about an impossible value. `still_open`: the packed votes for an
+    open round, in which every vote is undecided. `held`: the ids of the leases that callers hold.
     """
 
     recorder: Recorder
@@ -445,7 +445,7 @@ class Ledger:
         return slot
 
     def cut(self) -> None:
-        """Count an operation whose caller ended before the operation had a usable lease."""
+        """Count an operation that was cut off before it had a usable lease."""
         self.books.cut()
         self._begun[self._place] = 0
 

@@ -7,7 +7,7 @@ Rules
 - Plans contain passwords, so they are stored in memory files and never on disk.
 - For users, processes and run time, plain `locust` has its own options -u, --processes and -t.
 - `locust --headless --result DIR` replaces itself by `lockbench run` before it opens a port or
-  forks. So lockbench leads all such runs in the same way.
+  forks. So a run of this kind becomes an ordinary run of `lockbench run`.
 """
 
 from __future__ import annotations
@@ -71,9 +71,9 @@ class Plan:
 
     `ring`: the runs that share time slices with this run. `bind`: the address and port at which the
     master waits for workers of any host. The master waits for as many workers as the scenario has
-    processes, and each worker has its own workdir. If `bind` is None, the master forks all workers.
-    `more`: true if another run may follow. `fleet`: the ids of the participating Locust workers, in
-    the order of their places.
+    processes, and each worker has its own workdir. If `bind` is None, the master creates all
+    workers with fork. `more`: true if another run may follow. `fleet`: the ids of the participating
+    Locust workers, in the order of their places.
     """
 
     run_id: str

@@ -29,8 +29,8 @@ _OURS = (str(Path(bench.__file__).parent), "bench/", contextlib.__file__)
 
 
 def sentence_of(error: BaseException, stage: str = "") -> str:
-    """Return an exception as one line without secrets. The line has its type, its text and the
-    place where it was raised.
+    """Return one line that describes an exception and contains no secrets. The line has its type,
+    its text and the place where it was raised.
 
     `stage`: the stage of the operation, or "" for a line without a stage.
     """
@@ -62,7 +62,8 @@ def place_of(error: BaseException) -> str:
 
 
 class Raised:
-    """The exceptions of one load process, by message, in the order of their first occurrence."""
+    """The counts of the exceptions of one load process. Each different message has its own
+    count."""
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
@@ -71,8 +72,9 @@ class Raised:
     def note(self, error: BaseException) -> None:
         """Count one exception.
 
-        A greenlet and its caller may raise the same object. If two calls in a row get the same
-        exception object, this method counts the object only once.
+        The same exception object may reach this method twice, from a greenlet and from the caller
+        of the greenlet. If two calls in a row get the same exception object, this method counts the
+        object only once.
         """
         if error is self._last:
             return

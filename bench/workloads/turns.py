@@ -98,8 +98,8 @@ class RingPlace:
         ) - self.waited_ns
 
     def run(self, origin_ns: int, length_ns: int, written: Callable[[], int]) -> None:
-        """Take part in the ring until `length_ns` of the process's own time have passed since
-        `origin_ns`. This method does not end the last time slice.
+        """Take part in the ring from `origin_ns` on, for `length_ns` of the process's own time.
+        This method does not end the last time slice.
 
         `written`: a function that returns the number of written records.
         """
@@ -185,7 +185,8 @@ class RingPlace:
         self._all_parked.set()
 
     def leave(self) -> None:
-        """Leave the ring and pass the time slice on."""
+        """Leave the ring. If this process has the time slice, pass the time slice to the next
+        member."""
         self.free()
         self._file("gone", self._ring.place).touch()
         if self._holding:

@@ -52,8 +52,8 @@ class Waits:
         return self.turns.take if self.turns is not None else None
 
     def _next_arrival(self) -> int:
-        """Return the next arrival of the schedule (ns). If the schedule has not started yet, this
-        method first waits until all users run."""
+        """Wait for the next arrival of the schedule and return its time (ns). If the schedule has
+        not started yet, this method first waits until all users run."""
         if self.pacer is None:
             self.started.wait()
         return self.pacer.take() if self.pacer else 0

@@ -176,9 +176,9 @@ class Worker:
         """Return a new caller. If an earlier caller has left, the new caller gets the number of
         that caller. Raises UsageError.
 
-        In a planned run, all callers begin together when all callers exist. In an earlier version,
-        each caller began as soon as it existed. The work of the first thousand callers delayed the
-        start of the other callers for seconds. So the run measured fewer callers than the scenario
+        In a planned run, no caller begins before all callers exist. In an earlier version, each
+        caller began as soon as it existed. The work of the first thousand callers delayed the start
+        of the other callers for seconds. So the run measured fewer callers than the scenario
         requests.
         """
         place_in_row = heappop(self._left) if self._left else self.callers

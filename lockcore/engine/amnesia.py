@@ -76,7 +76,7 @@ class Amnesia:
             pipe.void_sets()
 
     def ask(self, pipes: Sequence[InstancePipe], now_ns: int) -> None:
-        """If it is time, ask each instance that sends no push messages for its replication id."""
+        """If an instance sends no push messages, ask for its replication id once a second."""
         for pipe, member in zip(pipes, self._members, strict=True):
             if member.ask_ns <= now_ns:
                 member.ask_ns = now_ns + ASK_EVERY_NS

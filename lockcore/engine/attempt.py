@@ -74,7 +74,8 @@ def first_lease(round_: SetRound, now_ns: int) -> Lease | None:
 
 
 def give_back(result: Lease | Denied | None) -> None:
-    """Release a lease if an interrupt stops its caller before the caller receives the lease."""
+    """Release the lease of a caller that an interrupt has stopped before the caller received the
+    lease."""
     if isinstance(result, Lease) and isinstance(result.round, SetRound):
         result.round.clean_up()
 
@@ -305,7 +306,7 @@ def release_steps(engine: Engine, lease: Lease, now_ns: int) -> Generator[Reques
 
 
 def extend_steps(engine: Engine, lease: Lease, ttl_ms: int, now_ns: int) -> Steps:
-    """Extend a lease step by step, so that it ends `ttl_ms` from now.
+    """Extend a lease step by step. The new TTL, `ttl_ms`, begins at `now_ns`.
 
     The result is a new lease, or a `Denied` with the outcome GONE or UNREACHABLE. If the result is
     a `Denied`, the end of the old lease does not change. If the lease ends before the instances

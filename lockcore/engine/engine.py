@@ -2,7 +2,7 @@
 out*.
 
 Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md. For this reason,
-a subclass does not declare the attributes of its base class again.
+each attribute is declared either in the base class or in the subclass.
 
 Rules: the outbox contains the commands to send (outbox.py). The members decide which instances vote
 (members.py). The rounds interpret the replies. The engine connects the outbox, the members and the

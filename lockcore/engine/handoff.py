@@ -11,9 +11,9 @@ process sends a message. This message passes the turn to the first waiting proce
 other waiting processes.
 
 Rules: a message never grants a lock. A lost message only delays a caller, and a false message only
-causes a useless attempt. mail.py decides when a message counts. Each instance executes the release
-before it delivers the message that passes the turn. So when this message counts, the key is free on
-a quorum of instances.
+causes a useless attempt. The module mail.py decides when a message counts. Each instance executes
+the release before it delivers the message that passes the turn. So when this message counts, the
+key is free on a quorum of instances.
 """
 
 from __future__ import annotations
@@ -169,7 +169,7 @@ class Handoff:
         return not ANSWER_NS < since_ns <= MISTRUST_NS
 
     def _wait(self, digest: bytes, resource: str) -> Wait:
-        """Return the state of a resource. This class keeps the state as long as callers of this
+        """Return the state of a resource. The `Handoff` keeps this state while callers of this
         process wait for the resource."""
         waits = self._waits
         wait = waits.get(digest)

@@ -5,7 +5,7 @@ each constant is declared as `Final`, and the attributes of `Core` are declared 
 
 Rules: facts/membership.py decides the state of one instance. Before the voters change, the outbox
 moves the batch for the old voters to their queues. For the same voters, lockcore always uses the
-same tuple object. So a release can compare object identities to check whether its round was sent to
+same tuple object. So a release can check with one identity comparison whether its SET was sent to
 the present voters.
 """
 
@@ -66,7 +66,7 @@ class Members:
         """Start to use a new connection of instance `index`. After this call, the instance votes or
         abstains.
 
-        This method also sends all releases that the instance must still get.
+        This method also sends all releases that the instance has not received yet.
         """
         self._engine.now_ns = now_ns
         pipe = self._pipes[index]
@@ -172,7 +172,7 @@ class Members:
         return min(due)
 
     def silent(self, now_ns: int) -> list[int]:
-        """Return the instances whose connections must be closed and opened again.
+        """Return the instances to which the shell must close its connection and connect again.
 
         Such an instance has unanswered commands, and it has answered no command for `silence_ns`.
         """

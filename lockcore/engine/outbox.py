@@ -6,9 +6,9 @@ each constant is declared as `Final`, and the code tests a list instead of calli
 generator.
 
 Rules: a command for all voters is encoded once, appended once to the *batch*, and sent once per
-pass of the loop to each voter. A command for only some instances goes to the queues of these
-instances. Each connection keeps the order of its commands. So before the outbox queues a command
-for one instance, the method `spill` moves the present batch into the queues.
+pass of the loop to each voter. If a command is only for some instances, the outbox appends it to
+the queues of these instances. Each connection keeps the order of its commands. So before the outbox
+queues a command for one instance, the method `spill` moves the present batch into the queues.
 """
 
 from collections.abc import Callable, Sequence
@@ -165,7 +165,7 @@ class Outbox:
             pipe.traffic.commands += commands - 1
 
     def _merge(self) -> None:
-        """Merge all releases of this pass into one script call.
+        """Merge all queued releases of the present pass into one script call.
 
         The reply to this call has a header and one part for each release.
         """

@@ -166,9 +166,9 @@ def fill_disk(fault: Injection) -> None:
 class Cut:
     """The result of a power cut for one file.
 
-    `in_flight`: the syncs that were running when the server died. If the fsync policy is
-    "everysec", a server postpones its writes while a sync runs. If the server is then killed with
-    `kill -9`, the postponed writes may be lost.
+    `in_flight`: the number of syncs that had begun but not ended when the server died. If the fsync
+    policy is "everysec", a server postpones its writes while a sync runs. If the server is then
+    killed with `kill -9`, the postponed writes may be lost.
     """
 
     name: str
@@ -185,7 +185,7 @@ def cut_power(
 
     `torn`: the random generator that chooses how many bytes after the durable part remain. If
     `torn` is None, only the durable part remains. Raises EnvironmentNotReadyError if the server
-    synced more files than the ledger can hold. Raises OSError if a file cannot be cut.
+    synced more files than the ledger can hold. Raises OSError if a file cannot be truncated.
     """
     if control.words.overflow:
         raise EnvironmentNotReadyError(
@@ -242,7 +242,8 @@ def jump_clock(fault: Injection) -> None:
 
 
 def bend_clock(fault: Injection) -> None:
-    """Make the clock run at `rate` times true speed."""
+    """Make the server's wall clock run at the speed that the parameter `rate` gives (1 is the
+    correct speed)."""
     control = fault.fleet.control(fault.index)
     fault.undo.callback(control.set_clock_rate, 1.0)
     control.set_clock_rate(fault.params["rate"])
