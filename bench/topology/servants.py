@@ -108,7 +108,8 @@ class Guard(Servant):
     """
 
     def __init__(self, temp_root: Path, prefix: str = "lockbench-fleet-") -> None:
-        """Start the guard with a fresh folder `prefix`… (0700) in `temp_root`.
+        """Start the guard. It creates a folder with the mode 0700 in `temp_root`, and the name of
+        the folder begins with `prefix`.
 
         Raises EnvironmentNotReadyError.
         """

@@ -134,8 +134,8 @@ class Conductor:
         Locust quits at a signal, when the last worker has left, or when a worker has failed. To
         quit, Locust tells all workers to leave, and after that Locust reads no more messages.
         Without this method, Locust could quit during the shutdown of a run. All workers would then
-        lose their histories. The quit must not run in the greenlet that reads messages, because
-        there it would wait for messages that nobody reads.
+        lose their histories. The greenlet that reads messages must not run the quit, because the
+        quit waits for messages.
         """
         stop = runner.stop
         quit_now = runner.quit
