@@ -86,7 +86,7 @@ def test_on_real_servers_a_schedule_breaks_the_recipe_it_was_found_for_and_no_ot
     broken = typed(row["broken"], Broken, "the row")
     with start_fleet(1, "none") as fleet, Child("a search process", search.__name__) as searcher:
         ports = (fleet.instances[0].port,)
-        for recipe, rule in (("set-nx-get-del", "two leases valid"), ("set-nx-lua", "")):
+        for recipe, rule in (("set-nx-get-del", "two leases were valid"), ("set-nx-lua", "")):
             searcher.tell(SearchOrder(recipe, 1, 0, 0, again=broken, ports=ports))
             answer = searcher.hear(Hunt, 60.0)
             assert (answer.played, answer.raised) == (1, "")

@@ -116,7 +116,7 @@ PLANTED: dict[str, tuple[object, str, object, str]] = {
         Flight,
         "next_of",
         lambda self, index: self.rounds[min(self.done[index] + 1, len(self.rounds) - 1)],
-        "two leases valid",
+        "two leases were valid",
     ),
     "a refusal of a batch that its flight counts": (
         Flight,
@@ -124,7 +124,7 @@ PLANTED: dict[str, tuple[object, str, object, str]] = {
         lambda self, index, start: None,
         "a lease was",
     ),
-    "an ignored drift": (claims, "drift_ns", lambda ttl_ms, factor: 0, "two leases valid"),
+    "an ignored drift": (claims, "drift_ns", lambda ttl_ms, factor: 0, "two leases were valid"),
     "an ignored validity": (attempt, "lease_of", _blind, "a lease was"),
     "a skipped clean-up": (Engine, "clean_up", lambda self, round_: None, "a key was"),
     "a killed caller that is not cleaned up": (SetRound, "abandon", lambda self: None, "a key was"),
@@ -134,12 +134,12 @@ PLANTED: dict[str, tuple[object, str, object, str]] = {
         lambda self, pipe, round_: None,
         "a key was",
     ),
-    "a skipped abstention": (members, "abstention_ns", lambda *_: 0, "two leases valid"),
+    "a skipped abstention": (members, "abstention_ns", lambda *_: 0, "two leases were valid"),
     "a release without owner check": (
         Dialect,
         "encode_release",
         property(lambda self: (b"*3\r\n$3\r\nDEL\r\n").__add__),
-        "two leases valid",
+        "two leases were valid",
     ),
 }
 

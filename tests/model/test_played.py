@@ -122,5 +122,5 @@ def test_without_it_a_course_breaks_the_lock(name: str, monkeypatch: pytest.Monk
         "a quorum is a majority": "a lease was",
         "an extension counts from its sending": "a lease was extended after its end",
     }
-    assert rule.startswith(wanted.get(name, "two leases valid")), rule
+    assert rule.startswith(wanted.get(name, "two leases were valid")), rule
     print(f"{name}: {rule}, {len(found.broken.steps)} steps, {found.played} schedules")

@@ -111,7 +111,7 @@ FAILURES: dict[str, Failure] = {
         InstanceRefusedError,
     ),
     r"reply \w*NoPermissionError": Failure(
-        "the ACL of this user does not allow the keys that lockcore uses{begin}",
+        "the ACL of this user does not allow access to keys{begin}",
         "add ~{prefix}* to the ACL",
         InstanceRefusedError,
     ),
