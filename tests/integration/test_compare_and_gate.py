@@ -286,8 +286,8 @@ def test_stored_runs_are_refused_when_unlike_and_never_pass_alone(
     invalid = lockbench("gate", "--baseline", "bad", "--candidate", "too", "--out", "invalid")
     assert (invalid.returncode, invalid.stdout) == (2, "")
     assert (
-        "12 of 12 runs have another verdict: bad, run 00000001: INVALID (the load was not as requested: planted)"
-        in invalid.stderr
+        "12 of 12 runs have another verdict: bad, run 00000001: INVALID (the load was not as "
+        "requested: planted)" in invalid.stderr
     )
 
 

@@ -154,7 +154,7 @@ def test_a_server_that_never_answers_is_given_up(
     monkeypatch.setattr(fleet_module, "TIMEOUT_S", 0.3)
     server = fake(tmp_path, "echo thinking; exec sleep 600")
     with pytest.raises(
-        EnvironmentNotReadyError, match="did not answer PING within 0.3 s(.|\n)*  thinking"
+        EnvironmentNotReadyError, match="did not answer a PING within 0.3 s(.|\n)*  thinking"
     ):
         start_fleet(1, server=server)
 

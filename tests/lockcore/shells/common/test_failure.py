@@ -223,8 +223,8 @@ def test_a_peer_s_first_line_is_not_quoted_if_it_has_the_password(password: str)
     with listening(banner(f"220 mail or what? AUTH ann {password}\r\n".encode())) as port:
         error = refusal(f"redis://ann:{password}@{HOST}:{port}")
     assert error.detail == (
-        "the server does not speak the Redis protocol, but sent a text with a secret, which is "
-        "not shown; correct the port in the URL"
+        "the server does not speak the Redis protocol, but sent a text that contains a secret "
+        "(lockcore does not show the text); correct the port in the URL"
     )
 
 
