@@ -1,5 +1,5 @@
-"""The program `lockbench`. It runs the command that its arguments name, and returns an exit
-code."""
+"""The program `lockbench`. The arguments of the program name a command. The program runs this
+command and returns an exit code."""
 
 from collections.abc import Sequence
 

@@ -1,5 +1,5 @@
-"""Pytest fixtures for projects that test their own locks. They start throw-away servers, judge a
-lock, and time a lock.
+"""Pytest fixtures for projects that test their own locks. The fixtures start temporary servers,
+judge a lock, and measure how fast a lock is.
 
 If lockbench is installed in a Python environment, every run of pytest there imports this module.
 Therefore the import must be cheap. A fixture imports the heavy modules only when a test uses the

@@ -87,7 +87,7 @@ def write_text(path: Path, text: str, mode: str = "w") -> None:
 def show(done: Done[Stored], answer: Answer[Stored], outputs: Outputs) -> int:
     """Show the result, write the files that `outputs` requests, and return the exit code.
 
-    If the user presses Ctrl-C meanwhile, the function still shows the result and then raises
+    If the user presses Ctrl-C while this function works, it still shows the result and then raises
     KeyboardInterrupt.
     """
     page = report_beside(done.result, answer, done.path)

@@ -97,9 +97,10 @@ logger = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class Host:
-    """One worker: its identity, the round trips to its clock, its last note and its last answer.
+    """The leader's data about one worker: the identity of the worker, the round trips to its clock,
+    its last note and its last answer.
 
-    `name`: the unique name of the worker's host (`names_of`).
+    `name` is the unique name of the worker's host (`names_of`).
     """
 
     pid: int = 0

@@ -234,7 +234,8 @@ def read_led(workdir: Path) -> Led | None:
 
 
 def read_fold(path: Path) -> SumsState:
-    """Return the counts of one worker. Raises ValueError if the file does not contain counts."""
+    """Return the counts that the file of one worker contains. Raises ValueError if the file does
+    not contain counts."""
     return decoded(path.read_bytes(), SumsState)
 
 

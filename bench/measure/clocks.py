@@ -117,8 +117,8 @@ class Clock:
     """The clock of another host, measured with one or more round trips. Each round trip is a row of
     `_ROW` columns.
 
-    `lost_ns` lists the spans of the other host's time in which a clock stepped. In these spans, our
-    time is unknown.
+    `lost_ns` lists spans of the other host's time. A clock stepped in each of these spans, so our
+    time is unknown there.
     """
 
     def __init__(self, exchanges: Integers) -> None:
@@ -135,7 +135,7 @@ class Clock:
 
     @property
     def grown_ns(self) -> int:
-        """The largest error ε at or between the round trips (ns)."""
+        """The largest error ε (ns). It may occur at a round trip or between two round trips."""
         times = np.concatenate(
             [(part.trips[1:, 1] + part.trips[:-1, 1]) // 2 for part in self._stretches]
         )

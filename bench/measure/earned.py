@@ -104,7 +104,7 @@ def _is_same(stored: object, earned: object) -> bool:
 def _shown(value: object) -> str:
     """Return the value as a part of a sentence.
 
-    For a list or an object, the text has only the number of entries.
+    If the value is a list or an object, the text only says how many entries it has.
     """
     if isinstance(value, list | Mapping):
         return f"{len(value)} entries"

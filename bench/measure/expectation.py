@@ -59,9 +59,9 @@ def conclude_rows(
     """Return the verdict over all rows.
 
     `rows` has a word and a sentence for each row. A row does not count if its word is not one of
-    the four words of `RowWord`. For example, a skipped row does not count. `least` is the number of
-    rows that must be as expected. `also` is further evidence that the verdict needs. `interrupted`
-    is a sentence about the work that Ctrl-C left undone, or "".
+    the four words of `RowWord`. For example, a skipped row does not count. A good verdict needs at
+    least `least` rows with the word "as expected". It also needs the evidence in `also`.
+    `interrupted` is a sentence about the work that Ctrl-C left undone, or "".
     """
     bad = (VIOLATED, NOT_SHOWN, NOT_KNOWN)
     reasons = {

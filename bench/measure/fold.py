@@ -1,9 +1,9 @@
 """Computes the measured sections of result.json from the records of a run and the reports of its
 workers.
 
-- The outcomes, latencies, votes and attempts are those of operations with an intended start in the
-  window. `totals` and `releases` are counts of the whole run. The rates count each grant and each
-  return in the window, even if the operation began before the window.
+- The outcomes, latencies, votes and attempts include only operations whose intended start lies in
+  the window. `totals` and `releases` are counts of the whole run. The rates count each grant and
+  each return in the window, even if the operation began before the window.
 - A hand-off needs two operations. For all other figures, each operation adds its own part to a sum.
   Therefore a worker on another host can `count` its own operations, but it cannot count hand-offs.
   The leader adds up the counts of all workers, and this sum is exact. Then the leader adds the
@@ -343,6 +343,6 @@ def _encoded(histograms: Mapping[str, Histogram], reports: Sequence[WorkerNote])
 
 
 def _attempts(histogram: Histogram, rounds: int) -> Attempts:
-    """Return the section about attempts. It has the attempts per acquire, and the total of all
-    attempts."""
+    """Return the section about attempts. The section has the distribution of attempts per acquire,
+    and the total number of attempts."""
     return Attempts(**fields_of(Latency.of(histogram, unit_ns=1)), total=rounds)

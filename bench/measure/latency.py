@@ -254,8 +254,9 @@ def handoffs(records: Records, window: Window) -> Integers:
 
     Two successive grants of a resource are a hand-off under two conditions. First, the earlier
     holder sent its release before the later grant. Second, another caller was already waiting when
-    the release was sent. A caller was waiting if more acquires of the resource had begun than had
-    returned.
+    the release was sent. The function counts the acquires of the resource that had begun at the
+    time of the release, and the acquires that had returned. A caller was waiting if the first count
+    is larger.
     """
     times_ns = [np.empty(0, np.int64)]
     for timeline, rows in timelines(records.resource, extent_ns(records)):
@@ -385,8 +386,8 @@ class Slices:
 
 
 class AcquireOverTime(Section, frozen=True, kw_only=True):
-    """The latency of successful acquires in each time slice, from the intended start. A percentile
-    is null if fewer than ten samples lie beyond it."""
+    """The latency of successful acquires in each time slice. A latency is measured from the
+    intended start of the acquire. A percentile is null if fewer than ten samples lie beyond it."""
 
     p50_s: Annotated[
         tuple[Amount | None, ...], says("50 % of the acquires in the slice took at most this long")
@@ -452,8 +453,8 @@ def sliced_sections(slices: Slices, instances: int) -> dict[str, Iterable[object
 def add_slices(sums: Sums, slices: Slices, instances: int, records: Records) -> None:
     """Add these records to the sums of their slices.
 
-    The code reads only the columns that it needs. It does not copy whole records, because the copy
-    would take longer than all other work.
+    The function reads only the columns that it needs. The function does not copy whole records,
+    because the copy would take longer than all other work.
     """
 
     def add(name: str, places: Integers, weights: Integers | None = None) -> None:

@@ -3,8 +3,8 @@ two readings of the kernel's counters.
 
 The cgroup of a container may have a CPU quota. When the quota of a period is used up, the kernel
 stops all threads of the container until the next period (throttling). A virtual machine loses CPU
-time to its neighbours (steal). A laptop or a paused machine stops completely (suspend). The figures
-of the load show neither throttling nor steal nor suspend.
+time to its neighbours (steal). A closed laptop or a paused virtual machine stops completely
+(suspend). The figures of the load do not show throttling, steal or suspend.
 
 If a counter cannot be read, its value is None and never 0. The process's cgroup and each cgroup
 above it may have a quota. This module uses the lowest of these quotas. It reads the throttling from
@@ -160,7 +160,8 @@ def limits_between(before: Counters, after: Counters, quota_cores: float | None)
 def quota_cores(root: Path = _ROOT) -> float | None:
     """Return how many cores the CPU quota allows (> 0), or None if there is no quota.
 
-    This process's cgroup and each cgroup above it may have a quota. The result is the lowest quota.
+    This process's cgroup and each cgroup above it may have a quota. The function returns the lowest
+    of these quotas.
     """
     quotas = [quota for group in _groups(root) if (quota := _quota(group)) is not None]
     return min(quotas, default=None)

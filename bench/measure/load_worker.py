@@ -1,4 +1,4 @@
-"""The section of a result that describes one load process of another host."""
+"""The section of a result that describes one load process on another host."""
 
 from typing import Annotated
 
@@ -6,10 +6,10 @@ from bench.measure.section import Amount, Count, Section, says
 
 
 class LoadWorker(Section, frozen=True, kw_only=True):
-    """A load process of another host.
+    """A load process that ran on another host.
 
-    The clock of the process is known within ± `clock_error_s`. This error is null if the process
-    uses the leader's own clock.
+    The clock of the process is known within ± `clock_error_s`. `clock_error_s` is null if the
+    process uses the leader's own clock.
     """
 
     worker: Annotated[Count, says("index of the load process")]

@@ -89,8 +89,8 @@ class Releases(Section, frozen=True, kw_only=True):
 
 
 class Votes(Section, frozen=True, kw_only=True):
-    """The votes in the last round of each operation, counted at the moment when the round
-    closed."""
+    """The votes in the last round of each operation. The votes are counted at the moment when the
+    round closes."""
 
     margin: Annotated[
         dict[str, Count],
@@ -133,7 +133,8 @@ def count_acquires(records: Records) -> Counts:
 
 
 def count_releases(records: Records) -> Counts:
-    """Return how many releases had each outcome. Operations without a release do not count."""
+    """Return how many releases had each outcome. The result does not count operations without a
+    release."""
     return _count(records.outcome >> 8, RELEASE_OUTCOMES)
 
 

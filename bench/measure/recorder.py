@@ -95,9 +95,9 @@ class Recorder:
     ) -> int:
         """Append one operation and return its slot: 0, 1, 2, …
 
-        The arguments are all of `RECORD_FIELDS` except the last. Raises ValueError if a value is
-        not an int64, or if the recorder is closed. Raises EnvironmentNotReadyError if the disk has
-        no room for the next segment.
+        There is one argument for each of `RECORD_FIELDS`, except for the last field, which the
+        method sets. Raises ValueError if a value is not an int64, or if the recorder is closed.
+        Raises EnvironmentNotReadyError if the disk has no room for the next segment.
         """
         slot = self.written
         if slot == self._limit:
@@ -149,7 +149,7 @@ class Recorder:
     # such a slot beyond the end of the older file. A patch never breaks a checksum, because
     # checksums leave out the votes (seals.py).
     def patch_votes(self, slot: int, votes: int) -> bool:
-        """Replace the votes of a written record. Call this after the round has closed.
+        """Replace the votes of a written record. Call this method after the round has closed.
 
         Returns False if the record's file is no longer mapped.
         """

@@ -65,8 +65,8 @@ def write_result(result: Document, folder: Path) -> Path:
 
 
 def write_whole(path: Path, text: str, cure: str) -> None:
-    """Write all of `text` into the file `path`, or nothing. If `path` is a device or a pipe, write
-    into it and do not replace it.
+    """Write `text` into the file `path`. If the write fails, the file stays as it was. If `path` is
+    a device or a pipe, the function writes into it and does not replace it.
 
     Raises EnvironmentNotReadyError if the file cannot be written. The error message ends with the
     text `cure`, which tells the user what to do.

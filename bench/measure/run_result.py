@@ -3,7 +3,7 @@ figures. It also has facts that show whether to trust the figures.
 
 The name of a field ends in its unit. `_s` means seconds, and `_us` means microseconds. `_ns` means
 nanoseconds of CLOCK_MONOTONIC. `_ratio` means a ratio, in which 1 is 100 %. A field is null if its
-value is unknown or does not apply. Users can set limits on the fields of `Measured`.
+value is unknown or does not apply. Users can set limits on the figures in `Measured`.
 """
 
 from collections.abc import Callable, Iterator
@@ -77,8 +77,8 @@ class Rate(Section, frozen=True, kw_only=True):
 
 
 class Attempts(Latency, frozen=True, kw_only=True):
-    """How many rounds a lease took. Each sample is one lease, and the unit of the figures is
-    rounds."""
+    """The number of rounds that a lease took. Each sample is one lease, and the unit of the figures
+    is rounds."""
 
     total: Annotated[
         Count, says("total number of rounds in the window, with the rounds of failed acquires")
@@ -404,7 +404,8 @@ class Exceptions(Section, frozen=True, kw_only=True):
 
 
 class Measured(Section, frozen=True, kw_only=True):
-    """The measured figures and the safety report. Users can set limits on all of these fields."""
+    """The measured figures and the safety report. Users can set limits on all numbers in these
+    fields, except on `duration_s` and the numbers in `over_time`."""
 
     duration_s: Amount
     rate: Rate

@@ -124,14 +124,14 @@ def spread(differences: Sequence[float]) -> float | None:
 
 
 def least_pairs(confidence: float) -> int:
-    """Return the smallest number of pairs that allows an interval of this confidence. It is the
-    smallest n with 2⁻ⁿ ≤ α/2, where α is 1 − `confidence`."""
+    """Return the smallest number of pairs with which an interval of this confidence is possible.
+    The result is the smallest n with 2⁻ⁿ ≤ α/2, where α is 1 − `confidence`."""
     return ceil(log2(2 / (1 - confidence)))
 
 
 def least_runs(confidence: float) -> int:
-    """Return the smallest number of runs of each side that allows an interval of this confidence.
-    It is the smallest n with 1 ÷ C(2n, n) ≤ α/2, where α is 1 − `confidence`."""
+    """Return the smallest number of runs per side with which an interval of this confidence is
+    possible. The result is the smallest n with 1 ÷ C(2n, n) ≤ α/2, where α is 1 − `confidence`."""
     return next(
         runs for runs in count(1) if 1 / comb(2 * runs, runs) <= (1 - confidence) / 2 + 1e-12
     )

@@ -5,11 +5,12 @@
 - msgspec copies the sentence of each field into the JSON schema.
 - Each number has a name (`bench.gates.threshold.metrics`). Limits such as `acquire.p99 < 10ms`, the
   option --metric, and the commands compare and gate use these names.
-- `shown` lists the places that show a field. A field with the place "table" is in the tables on a
-  terminal, on a page and in Markdown (`table_of` and `facts_of` in `bench.report.sheet`). A field
-  with the place "line" is in the line of text that describes its section
-  (`bench.report.figures.in_words`). A field with the place "data" is in the data below a picture
-  (`bench.report.html.plot.data_of`). A field with the place "curve" has its own curve.
+- `shown` lists the places that show a field. If the list contains "table", the field appears in
+  tables on a terminal, on a page and in Markdown (`table_of` and `facts_of` in
+  `bench.report.sheet`). If the list contains "line", the field appears in the line of text that
+  describes its section (`bench.report.figures.in_words`). If the list contains "data", the field
+  appears in the data below a picture (`bench.report.html.plot.data_of`). If the list contains
+  "curve", a picture shows the field as a curve.
 - The output of --csv shows the fields with the place "several". A page with several runs side by
   side shows the fields with the place "several" or "beside". The command `compare` stores the
   fields with the place "several" for each run, and it judges the fields with the place "compare".
@@ -212,7 +213,8 @@ def _is_section(kind: object) -> bool:
 
 
 def _taken_apart(annotation: Any) -> tuple[set[Any], list[Meta]]:
-    """Return two parts of an annotation: the types that it allows except None, and its metadata."""
+    """Return the types that an annotation allows, without None. Also return the metadata of the
+    annotation."""
     types = set[object]()
     metas = list[Meta]()
     parts = [annotation]

@@ -104,8 +104,8 @@ class WorkNote(Section, frozen=True, kw_only=True):
 
 
 class WorkerNote(WorkNote, frozen=True, kw_only=True):
-    """The report of one load process. It has the identity of the process, the time of the report,
-    and the work."""
+    """The report of one load process. The report has the identity of the process, the time of the
+    report, and figures about the work of the process."""
 
     worker: Annotated[int, says("index of the load process")]
     pid: Annotated[int, says("process id of the load process")]
@@ -191,8 +191,8 @@ def late_workers(workdir: Path) -> list[str]:
 
 
 def note_ending(workdir: Path) -> None:
-    """Record that the end of the run has begun. From then on, the command no longer stops the run
-    if a worker is lost."""
+    """Record that the end of the run has begun. If a worker is lost after this call, the command
+    does not stop the run."""
     with suppress(FileNotFoundError):
         (workdir / _ENDING).touch()
 

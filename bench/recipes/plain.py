@@ -231,8 +231,8 @@ class PlainRecipe:
         return self.leased(resource, token, ttl_ms, started_ns)
 
     def give_back(self, lease: Lease) -> Outcome:
-        """Release the lease and return RELEASED or GONE. The default never deletes another caller's
-        lock, but a flawed recipe may do so.
+        """Release the lease and return RELEASED or GONE. This method never deletes another caller's
+        lock, but the method of a flawed recipe may do so.
 
         Raises RedisError.
         """

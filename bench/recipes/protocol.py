@@ -2,8 +2,8 @@
 and releases locks, and reports figures.
 
 Rules
-- `acquire` and `release` are attributes. Therefore a recipe may return the bound methods of a
-  library, without a wrapper around each call.
+- `acquire` and `release` are attributes, and each of them contains a function. Therefore a recipe
+  may return the bound methods of a library, without a wrapper around each call.
 - All recipes return lockcore's types (`Lease`, `Denied`, `Outcome`). Therefore every lock has the
   same records, the same oracle and the same statistics.
 - At each of its pause points, a recipe calls a function, for example `pause("after-get")`. If the
@@ -42,9 +42,9 @@ class About:
     the recipe's own pause points, in the order in which a caller reaches them. `replicated` is true
     if the other instances must be replicas of the first. `channels` is true if the recipe publishes
     on channels that have the names of its keys. `counts` is true if several callers may hold a
-    resource at once, as the setting `capacity` allows. `shares` is true if the recipe has readers
-    and writers (`SharedRecipe`). `beside` lists the suffixes of further keys that the recipe uses
-    for each resource.
+    resource at once. The setting `capacity` says how many callers. `shares` is true if the recipe
+    has readers and writers (`SharedRecipe`). `beside` lists the suffixes of further keys that the
+    recipe uses for each resource.
     """
 
     how: str

@@ -1,12 +1,12 @@
-"""The Redlock recipes. One recipe is lockcore itself, and the others use redis-py to send SET NX PX
-to N instances, one after the other.
+"""The Redlock recipes. One recipe uses lockcore. The other recipes use redis-py. They send SET NX
+PX to N instances, one after the other.
 
-In `redlock`, the load calls lockcore directly if the scenario has no pauses. The recipe measures
-the reply times of the instances in one of 64 attempts. If telemetry is on and the rate is low, the
-recipe measures more attempts.
+If the scenario has no pauses, the load calls lockcore directly, without code of the recipe. The
+recipe `redlock` measures the reply times of the instances in one of 64 attempts. If telemetry is on
+and the rate is low, the recipe measures more attempts.
 
-The sequential recipes ask one instance after the other, so an acquire takes N round trips. During
-this whole time, other callers can win some of the votes, so that nobody gets a quorum. Source: the
+The sequential recipes ask one instance after the other, so an acquire takes N round trips. While an
+acquire runs, other callers can win some of the votes. Then no caller gets a quorum. Source: the
 Redlock text, "The Redlock algorithm". lockcore/facts/quorum.py defines the outcomes of rounds.
 """
 

@@ -285,9 +285,9 @@ class ReplicaFailover(PlainRecipe):
     def _find_master(self) -> None:
         """Find the master, and send later commands to it.
 
-        The search begins with the instance after the present instance. The first instance that
-        reports the role master is used. If no instance reports this role, the recipe keeps the
-        present instance.
+        The search begins with the instance after the present instance. The recipe uses the first
+        instance that reports the role `master`. If no instance reports this role, the recipe keeps
+        the present instance.
         """
         present = self.server.index
         for server in (*self.servers[present + 1 :], *self.servers[: present + 1]):

@@ -141,9 +141,9 @@ class SetNxPubsub(_Woken):
     def listen(self, resource: str, delay_ns: int) -> None:
         """Wait for a message.
 
-        The first call of a caller only waits until the subscription is confirmed. After the
-        confirmation, the caller must try again, because the resource may have become free in the
-        meantime.
+        The first call of a caller only waits until the server confirms the subscription. After this
+        call, the caller must try again, because the resource may have become free before the
+        confirmation.
         """
         ear = _EAR.get()
         kind = "message"
