@@ -97,7 +97,8 @@ def _leave_interrupted() -> NoReturn:
 def _drop_output() -> None:
     """Redirect stdout to /dev/null, because lockbench cannot write to stdout any more.
 
-    Without this redirection, the interpreter would fail when it flushes stdout at its end.
+    The interpreter flushes stdout when the process ends. Without this redirection, the flush would
+    fail.
     """
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 

@@ -94,8 +94,8 @@ def measured(
 class Several(click.ParamType[tuple[object, ...]]):
     """An option type for several values that are separated by commas. A repeated value counts once.
 
-    `one` is the click type of a single value. It may also be a function that reads a value and
-    raises ValueError if the value is wrong.
+    `one` is the click type of a single value. Instead of a click type, `one` may be a function that
+    reads a value and raises ValueError if the value is wrong.
     """
 
     name = "list"

@@ -16,10 +16,11 @@ _LONGEST = 80
 def identity_of(parameters: Mapping[str, object]) -> tuple[str, str]:
     """Return the name and the mark of the command that has these parameters.
 
-    The name comes from the first existing source in this order: --name, the scenario's name, the
-    compared values, the recipes. If none of these sources exists, the name is "". The mark is the
-    name of the folder in --out. The mark is "" if there is no --out, if the user gives --name, or
-    if the folder has the same name as the command.
+    The name comes from --name. If there is no --name, the name comes from the scenario, from the
+    compared values or from the recipes. The first of these sources that exists gives the name. If
+    none of these sources exists, the name is "". The mark is the name of the folder in --out. The
+    mark is "" if there is no --out, if the user gives --name, or if the folder has the same name as
+    the command.
     """
     own_name = str(parameters.get("name") or "")
     compared = [

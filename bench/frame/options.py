@@ -89,9 +89,11 @@ GROUPS: Mapping[str, frozenset[str]] = {
 
 
 class Grouped(cloup.Command):
-    """A click command with grouped options. Its help shows the command's own options first.
+    """A click command with grouped options. The help of the command shows the command's own options
+    first.
 
-    The help then shows the options that several commands share, grouped by subject.
+    Then the help shows the options that several commands share. These options are grouped by
+    subject.
     """
 
     def __init__(
@@ -241,10 +243,10 @@ def result_options(kind: str, shown: str = "tables") -> Decorator:
 
 
 def run_options(kind: str) -> Decorator:
-    """Return a decorator that adds the options of a run to a click command, except the scenario
-    keys.
+    """Return a decorator that adds the options of a run to a click command. It does not add the
+    options for scenario keys.
 
-    These options include the options of `result_options`.
+    The added options include the options of `result_options`.
     """
     return together(
         server_option,
@@ -268,8 +270,8 @@ def scenario_options(
     """Return a decorator that adds one option for each scenario key to a click command.
 
     The keys in `without` get no option, because the command accepts them in another way. The help
-    does not show the options of the keys in `refused`, because the command refuses these keys.
-    `usual` maps a key to the text of the command's own default.
+    does not show the options of the keys in `refused`, because the command refuses these keys. If
+    the command has its own default for a key, `usual` maps the key to a text with this default.
     """
     keys = (key for key in KEYS if key.name not in without)
     return together(

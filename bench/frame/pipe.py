@@ -16,7 +16,8 @@ from typing import Any, TextIO, cast
 
 
 class Outlasting(io.FileIO):
-    """A raw output stream on a file descriptor. The reader of this descriptor may end at any time.
+    """A raw output stream on a file descriptor. The process that reads from this descriptor may end
+    at any time.
 
     If a write raises an error of the type `lost`, the stream drops this text and all further text.
     """

@@ -248,8 +248,8 @@ def lent(servers: FsyncServers) -> Iterator[FsyncServers]:
     """Yield the servers. If the code in the context raises an error, close the servers and then
     raise the error again.
 
-    If the servers cannot be closed properly, raise EnvironmentNotReadyError. Its message also
-    contains the message of the first error if the first error is a BenchError.
+    If the servers cannot be closed properly, raise EnvironmentNotReadyError. If the first error is
+    a BenchError, the new message also contains the first message.
     """
     try:
         yield servers

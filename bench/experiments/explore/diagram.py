@@ -101,7 +101,7 @@ def _ms(time_ns: int) -> float:
 
 
 def _together(events: Sequence[Event], first: int) -> Iterator[tuple[int, Event]]:
-    """Yield the calls that the diagram shows in one row with the call `events[first]`.
+    """Yield the call `events[first]` and all calls that the diagram shows in the same row.
 
     One client sent the same command to several servers at the same moment. The servers executed
     these calls at about the same time.
@@ -134,8 +134,9 @@ def _found_nothing(calls: Sequence[Event]) -> bool:
 def _call(calls: Sequence[Event], instances: int, owners: Mapping[bytes, int]) -> str:
     """Return the text of a call, such as `SET NX PX 500 → OK`.
 
-    If only some of the instances got the call, their numbers come first, as in `2,3: … → OK nil`.
-    If several different commands share the row, the text says how many commands there are.
+    If only some of the instances got the call, the text begins with the numbers of these instances.
+    An example is `2,3: … → OK nil`. If several different commands share the row, the text says how
+    many commands there are.
     """
     sent_ns, command = calls[0][4:6]
     targets = sorted({event[3] + 1 for event in calls})

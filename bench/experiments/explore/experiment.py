@@ -218,7 +218,7 @@ def _preconditions(about: About, total: Hunt, *, whole: bool, cut: str) -> Mappi
     was met.
 
     A search that did not play every schedule can show a flaw, but it cannot prove that there is no
-    flaw. To find the flaw of `set-nx-get-del`, a search needs 150 schedules on average. With one
+    flaw. To find the flaw of `set-nx-get-del`, a search needs 150 schedules on average. For one
     seed in a thousand, the search needs 1,000 schedules. So if the search does not find a known
     flaw, the verdict on the recipe is "not known". This rule does not apply to a search that played
     every schedule within the bound.

@@ -2,13 +2,14 @@
 
 The functions are pure.
 
-The text of a step names a command and its answer, a grant and the end of its lease, or a fault. A
-client holds the lock from its grant to its next command. If no command comes before the end of the
-lease, the client holds the lock until this end. A command that extends the lease does not end the
-lease.
+Each step is a command, a grant or a fault. The text of a command also has the answer, and the text
+of a grant also has the end of the lease. A client holds the lock from its grant to its next
+command. If no command comes before the end of the lease, the client holds the lock until this end.
+A command that extends the lease does not end the lease.
 
 A step names neither the caller nor the resource. So a schedule with several callers in a client, or
-with several resources, has no picture. The bars in a picture of such a schedule would be guesses.
+with several resources, has no picture. In a picture of such a schedule, the start and the end of
+each bar would be guesses.
 """
 
 import math

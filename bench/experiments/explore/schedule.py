@@ -42,8 +42,8 @@ class Place(NamedTuple):
     """A place at which a schedule may change the course of a client or server.
 
     `where` is the kind of the place, which is start, step, send, reply, serve or skew. `who` is the
-    number of the client or server. Each client or server numbers its visits to places of one kind
-    from 1, and `visit` is this number.
+    number of the client or server. `visit` is the number of the visit. Each client or server counts
+    its visits to places of one kind from 1.
     """
 
     where: str
@@ -165,8 +165,8 @@ def by_priorities(
 def one_more(schedule: Schedule, passed: Mapping[Place, int]) -> Iterator[Schedule]:
     """Yield every schedule that adds one change after the last change of `schedule`.
 
-    `passed` holds the places that clients and servers passed when `schedule` was played. The first
-    passed place comes first.
+    `passed` holds the places that clients and servers passed when `schedule` was played. The places
+    have the sequence in which they were passed.
     """
     places = list(passed)
     last = max((places.index(place) for place in schedule.changes if place in passed), default=-1)

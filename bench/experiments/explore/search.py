@@ -1,19 +1,19 @@
 """Searches for schedules that break a recipe, and makes such a schedule as small as possible.
 
 Schedule `n` of a seed is the same on every machine and in every process. So several processes can
-share a search. Schedule 0 is the usual course. The later schedules are random (odd numbers) or by
-priorities (even numbers). If a schedule breaks a rule, the search makes this schedule smaller until
-no simpler schedule breaks the same rule. A schedule with fewer steps is smaller. If two schedules
-have the same number of steps, the schedule with fewer changes is smaller. If the numbers of changes
-are also equal, the schedule with fewer clients and requests is smaller. The last criterion is the
-total duration of the changes.
+share a search. Schedule 0 is the usual course. The random search makes the schedules with odd
+numbers. The search by priorities makes the schedules with even numbers from 2 on. If a schedule
+breaks a rule, the search makes this schedule smaller until no simpler schedule breaks the same
+rule. A schedule with fewer steps is smaller. If two schedules have the same number of steps, the
+schedule with fewer changes is smaller. If the numbers of changes are also equal, the schedule with
+fewer clients and requests is smaller. The last criterion is the total duration of the changes.
 
 The experiment starts a search process by the name of this module (bench.topology.child). The
 process switches to virtual time before it imports a recipe. A search process also replays a broken
 schedule on real servers. A replay still simulates the clients, their connections and all changes.
 However, this simulation runs in real time. A real server executes each command when the command is
-due. A replay cannot force the behaviour of the server itself, for example a fast clock, a full disk
-or a lagging replica.
+due. A replay cannot force faults inside a server, such as a fast clock, a full disk or a lagging
+replica.
 """
 
 import gc
@@ -245,7 +245,7 @@ def kind_of(rule: str) -> str:
 def smallest(schedule: Schedule, played: Played) -> tuple[Schedule, list[Step]]:
     """Search greedily for the smallest schedule that breaks the same rule.
 
-    Return the smallest schedule and its steps.
+    Return the smallest schedule, and the steps of this schedule.
     """
     rule = kind_of(played.broken)
     steps = steps_of(played.seen, schedule.setting.instances)
@@ -342,8 +342,8 @@ def _replayed(schedule: Schedule, ports: Sequence[int]) -> Hunt:
     began_ns = list[int]()
 
     def until(now_ns: int) -> None:
-        """Wait until the real clock reaches the simulated time `now_ns`. The function does not wait
-        for a time before START_NS.
+        """Wait until the real clock reaches the simulated time `now_ns`. If `now_ns` is before
+        START_NS, the function does not wait.
         """
         if now_ns >= START_NS:
             began_ns.append(time.monotonic_ns() - now_ns)

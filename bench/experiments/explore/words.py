@@ -129,8 +129,8 @@ def diagram(recipe: str, broken: Broken) -> Part:
     """Return the steps of a broken schedule as a table.
 
     Each client has a column. If a fault affects servers, the servers have a column, too. If this
-    table would be wider than a terminal, the table has one column for the client and one for the
-    step.
+    table would be wider than a terminal, the table has only two columns, which are the client and
+    the step.
     """
     steps = broken.steps[:-1]
     rule = broken.steps[-1]

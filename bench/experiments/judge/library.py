@@ -1,4 +1,6 @@
-"""Defines the data that starts a client: the library, the text of its calls, and a command."""
+"""Defines the data that starts a client. The data consists of the library, the text of the
+library's calls, and a command.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

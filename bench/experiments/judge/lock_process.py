@@ -1,8 +1,8 @@
 """Runs a judged lock in a process of its own. The process reads the same order and steps as an
 audit driver, and writes the same kind of answers.
 
-If the process cannot drive the lock in the user's file, its answer to the order is one sentence
-with the reason. The process then exits with code 2.
+If the process cannot drive the lock in the user's file, the process answers the order with one
+sentence about the reason. The process then exits with code 2.
 """
 
 import traceback
@@ -18,7 +18,9 @@ def main() -> None:
 
 
 def refusal(error: BaseException) -> str:
-    """Return one sentence that says why the lock cannot be driven, and the place in its file."""
+    """Return one sentence with the reason why the lock cannot be driven, and with the line of the
+    error.
+    """
     if isinstance(error, UsageError):
         return str(error)
     place = traceback.extract_tb(error.__traceback__)[-1]

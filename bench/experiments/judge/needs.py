@@ -89,7 +89,8 @@ def needs_of(name: str) -> frozenset[Need]:
 def optional_of(name: str) -> frozenset[Need]:
     """Return the optional needs of the row called `name`. The judge may play the row even if the
     lock does not meet these needs. For example, a lock without a TTL may be released when its
-    holder ends. If the lock is a user's command, the judge can set the clock of some such commands.
+    holder ends. If the lock is a user's command, the judge may still be able to set the clock of
+    the command.
     """
     if name == "clock-ahead":
         return frozenset(("clock",))
@@ -125,8 +126,8 @@ def lacks_of(
     observed: Collection[Observed] = (),
 ) -> frozenset[Need]:
     """Return the needs that a lock does not meet. `observed` holds the needs that the lock did not
-    meet when the judge used the lock. The other arguments describe the lock, and the function
-    concludes from them which other needs the lock does not meet.
+    meet when the judge used the lock. The other arguments describe the lock. The function derives
+    further unmet needs from this description.
     """
     facts: Mapping[Need, bool] = {
         "one holder": capacity == 1,

@@ -5,7 +5,7 @@ Each client runs in its own process. A wait for an answer lasts at most `PATIENC
 caller specifies another time. The stage records each grant of the client as an operation. A load
 records its grants in the same way. A lease ends at the time that the library stated at the grant.
 If the library stated no time, the lease ends one TTL after its acquire began. The record of a step
-shows the call as the library's user would write it (libraries.py).
+shows the call in the form in which a user of the library would write the call (libraries.py).
 """
 
 import os
@@ -279,8 +279,8 @@ class Party(Child):
         self.note("frozen (SIGSTOP)")
 
     def caught(self) -> None:
-        """Record that the client's current request is interrupted now. `late` becomes true if the
-        request may already have timed out before this interruption.
+        """Record that the client's current request is interrupted now. If the request may have
+        timed out before the interruption, `late` becomes true.
         """
         self.late = monotonic_ns() - self.idle_ns > BRIEF_S * NS_PER_S
 

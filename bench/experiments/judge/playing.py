@@ -126,7 +126,7 @@ def _waited(stage: StageT, remark: str) -> RowFinding:
 def play_together(
     jobs: Mapping[str, Callable[[], None]], per_core: int, stop: Event, show: Show
 ) -> None:
-    """Run all jobs, and run `per_core` jobs per core at once, because a job mostly waits. Ctrl-C
+    """Run all jobs. A job waits most of the time, so each core runs `per_core` jobs at once. Ctrl-C
     sets `stop`, which ends the current jobs within a moment.
     """
     with ThreadPoolExecutor(per_core * len(os.sched_getaffinity(0))) as pool:

@@ -417,7 +417,7 @@ def extend_by_minority(stage: Stage) -> str:
 @schedule(OWNER, "a holder that does not notice the end of its lock during a pause", KLEPPMANN)
 def paused_holder(stage: Stage) -> str:
     """A holder is frozen until its lock has ended and another client has the lock. Then the old
-    holder asks the library whether it still holds the lock, if the library has such a call. At the
+    holder continues. If the library has a call that checks a lock, the old holder calls it. At the
     end the old holder releases the lock.
     """
     client, successors = _succeeded(stage)

@@ -140,7 +140,7 @@ def evicted(stage: JudgeStage) -> RowFinding:
 
 
 def _heard(released: Said) -> str:
-    """Return what the caller of a release heard."""
+    """Return a text that says how the release ended for its caller."""
     return released.error or ("no error" if released.ok else "no")
 
 

@@ -83,7 +83,7 @@ class OwnParty(Party):
     own_ttl_ms = 10_000
 
     def failure(self) -> EnvironmentNotReadyError:
-        """Return an error with the reason for the end of the process, and with advice."""
+        """Return an error that states why the process ended, and what the user can do."""
         return EnvironmentNotReadyError(f"{super().failure()}; {self.IF_LATE}")
 
     def begin(self, do: str, **words: object) -> None:

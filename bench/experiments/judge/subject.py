@@ -129,8 +129,9 @@ def _absolute(word: str) -> str:
 
 
 def lock_of(order: ClientOrder) -> tuple[str, Connect]:
-    """Return how the lock of `order` waits, and a function that connects this lock. The lock waits
-    in "threads" or in "asyncio". Raises UsageError if lockbench cannot drive the lock.
+    """Return two results. The first result is "threads" or "asyncio", and says how the lock of
+    `order` waits. The second result is a function that connects this lock. Raises UsageError if
+    lockbench cannot drive the lock.
     """
     function = _found(order.name)
     parameters = _parameters(function, order.name)
@@ -229,8 +230,8 @@ def _parameters(function: Callable[..., object], text: str) -> Sequence[str]:
 
 
 def _needed(function: Callable[..., object]) -> list[str]:
-    """Return the names of the arguments that a caller must give by position. The result is empty
-    if the function is written in C and does not tell them.
+    """Return the names of the arguments that a caller must give by position. If the function is
+    written in C and does not state its arguments, the result is empty.
     """
     try:
         signature = inspect.signature(function)
@@ -315,9 +316,10 @@ def _driven(lock: object, text: str) -> Lock:
 
 
 def _is_granted(got: object, text: str) -> bool:
-    """Return whether the result of acquire means a grant. The acquire of many locks returns
-    nothing, and raises an exception for "no". Other locks return True or None, as SET NX does in
-    redis-py. Each client first acquires a free lock, so its first result shows which kind it is.
+    """Return whether the result of acquire means a grant. In many locks, acquire returns nothing
+    and raises an exception for a refusal. In other locks, acquire returns True or None, as SET NX
+    does in redis-py. Each client first acquires a free lock. The result of this first acquire shows
+    which kind of lock it is.
     """
     if got is None:
         return text not in ANSWERING

@@ -1,5 +1,5 @@
-"""Turns a result of `lockbench judge` into text. The verdict comes first. The answer to each
-question, the advice, and the course of events of each fault follow.
+"""Turns a result of `lockbench judge` into text. The verdict comes first. Then the text gives the
+answer to each question, the advice, and the course of events of each fault.
 """
 
 from collections import Counter
@@ -118,7 +118,8 @@ def _holders(result: JudgeResult) -> str:
 def _headline(result: JudgeResult) -> str:
     """Return a headline with the result of the worst row. Rows with a fault are worse than rows
     without a result, and both are worse than all other rows. If several rows are equally bad, a row
-    about safety comes first, and among such rows the row `contention`.
+    about safety comes before the other rows. Among rows about safety, the row `contention` comes
+    first.
     """
     worst = min(result.rows, key=_rank, default=None)
     if worst is None:

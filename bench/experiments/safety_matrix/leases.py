@@ -95,7 +95,8 @@ def double_grant(first: Lease, second: Lease | Denied) -> bool:
 
 
 def partition(_setup: RowSetup) -> Finding:
-    """Disconnect a holder from the servers before it can release, while another client waits.
+    """Disconnect a holder from the servers. Then the holder tries to release its lease, and another
+    client waits for the lock.
 
     The finding says how long the other client had to wait, in ms and in TTLs.
     """
@@ -171,11 +172,11 @@ def asked_in_time(rate: float, ttl_ms: int, lived_ms: float) -> bool:
 
 
 def _overlap_ms(rate: float, ttl_ms: int, setup: RowSetup) -> tuple[float, float]:
-    """Return the time (ms) for which a lease overlaps the next lease, and the lifetime (ms) of its
-    key.
+    """Return two times in ms. The first time says how long a lease overlaps the next lease. The
+    second time is the lifetime of the first lease's key.
 
     The function makes up to TIMES tries. It returns the longest overlap and the shortest lifetime
-    of all tries.
+    in these tries.
     """
     targets = tuple(f"instance:{index}" for index in range(INSTANCES))
     orders = read_faults([Fault("clock-rate", 0, None, targets, "fixed", {"rate": rate})])

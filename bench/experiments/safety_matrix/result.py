@@ -76,8 +76,8 @@ class SafetyPlan(Section, frozen=True):
 
 
 class SafetyResult(Document, frozen=True, kw_only=True):
-    """The results for each recipe under the faults that are known to break it, and for the claims
-    about Redlock. null means not applicable.
+    """The results for the recipes and for the claims about Redlock. Each recipe is tested under the
+    faults that are known to break the recipe. The value null means that a field is not applicable.
     """
 
     kind: Annotated[Literal["safety"], says("the command that made it")] = "safety"

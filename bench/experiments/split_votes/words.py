@@ -69,8 +69,8 @@ def _headline(result: SplitVotesResult) -> str:
 
 
 def _fullest(result: SplitVotesResult) -> list[ContentionRow]:
-    """Return the rows with the largest number of contenders and, among these rows, the smallest
-    spread. There is one such row for each order in which contenders ask the instances.
+    """Take the rows with the largest number of contenders. Among these rows, return the rows with
+    the smallest spread. There is one such row for each order in which contenders ask the instances.
     """
     most = max((row.contenders for row in result.contention), default=0)
     rows = [row for row in result.contention if row.contenders == most]

@@ -36,12 +36,12 @@ class Lock(NamedTuple):
     `acquire` returns an object of the class `refused`. A successful release returns the value
     `released`.
 
-    Only an audit uses the calls below. A call is None if the library does not offer this call.
-    `extend(held, ttl_ms)` raises an error or returns a false value if it failed. `is_held(held)`
-    returns whether the library says that it still holds the lock. `valid_ms(held)` returns the
-    validity that the library stated at the grant. `hold(resource, ttl_ms, wait_ms)` returns the
-    library's context manager. `answers()` returns whether the acquire of a user's lock has ever
-    returned something other than None.
+    Only an audit uses the calls below. A call is None if the library does not offer this call. If
+    the extension fails, `extend(held, ttl_ms)` raises an error or returns a false value.
+    `is_held(held)` asks the library whether the caller still holds the lock, and returns the
+    answer. `valid_ms(held)` returns the validity that the library stated at the grant.
+    `hold(resource, ttl_ms, wait_ms)` returns the library's context manager. `answers()` returns
+    whether the acquire of a user's lock has ever returned something other than None.
     """
 
     acquire: Callable[[str, int, int], object]

@@ -199,8 +199,9 @@ def serve(
     find: Callable[[ClientOrder], tuple[str, Connect]],
     refusal: Callable[[BaseException], str] | None = None,
 ) -> None:
-    """Read an order on stdin, connect the lock that `find` returns for this order, and execute the
-    steps on stdin. If an exception prevents this, `refusal` returns the answer to the order.
+    """Read an order on stdin, and connect the lock that `find` returns for this order. Then execute
+    the steps that arrive on stdin. If an exception interrupts this work, `refusal` returns the
+    answer to the order.
     """
     answer = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
