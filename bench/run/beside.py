@@ -2,8 +2,8 @@
 the result*.
 
 Rules: Locust decides how long a run lasts. At the end of the run, Locust sends a message with the
-time of this end. The run is judged like every other run. If Locust ends without this message, there
-is no result.
+end time. The run is judged like every other run. If Locust ends without a message, there is no
+result.
 """
 
 import sys

@@ -123,8 +123,8 @@ class FaultTimeline:
         """Return one sentence for each fault that was skipped or that failed.
 
         If `allowed` is True, the list has only the faults that the run may skip. If `allowed` is
-        False, the list has only the faults that the run may not skip. The permission to skip faults
-        applies to all faults of a run, so one of the two lists is always empty.
+        False, the list has only the faults that the run may not skip. A run may skip either all of
+        its faults or none of them, so one of the two lists is always empty.
         """
         if self._allow_skipped is not allowed:
             return []

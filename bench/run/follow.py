@@ -5,9 +5,8 @@ Rules
 - Three events end the run early: a worker dies or leaves, Locust never starts, or the user presses
   Ctrl-C. The measured window then ends at that time. If a worker dies after the load has begun to
   end, the run continues and the result reports the death.
-- If the window is shorter than the order requires, the run counts as interrupted. If the window has
-  the required length, the run is complete only if every worker has reported an end after the
-  window.
+- If the window is shorter than the order requires, the run counts as interrupted. A run with the
+  required window is complete only if every worker has reported an end after the window.
 """
 
 import time
@@ -152,7 +151,8 @@ def _unmeasured(course: Course, follower: Follower, load: Load) -> BenchError:
 
 
 def _note_window(course: Course, follower: Follower, ended_ns: int, *, user: bool) -> None:
-    """Store the measured window. Also store whether the user or a short window interrupted the run.
+    """Store the measured window. Also store whether the run was interrupted. A run was interrupted
+    if the user stopped it or if the window is too short.
 
     If the window is too short and no other reason is known, store the early end of the load as the
     reason.

@@ -68,8 +68,8 @@ def run_short(
 
 
 def require_whole(result: RunResult) -> None:
-    """Raise InconclusiveError if `result` belongs to a broken run. A repetition of a broken run
-    would also break."""
+    """Raise InconclusiveError if `result` belongs to a broken run. If a broken run were repeated,
+    the new run would also be broken."""
     if result.verdict.status == "invalid" and result.generator.verdict == "VALID":
         raise InconclusiveError(f"a probe ended early: {result.verdict.reasons[0]}")
 
@@ -89,8 +89,8 @@ def require_earned(
     """Raise UsageError if the verdict word of a run shows that its figures cannot be used.
 
     A lock that sends no commands is fast, but its runs have the verdict word NOT TESTED. So the
-    function accepts NOT TESTED only if all runs have this verdict word. For example, this is true
-    for a load without contention.
+    function accepts NOT TESTED only if all runs have this verdict word. This is the case if the
+    load has no contention.
     """
     runs = [
         (label, result) for results, label in zip(series, labels, strict=True) for result in results

@@ -180,8 +180,8 @@ class Judge:
     def see(self, counts: Mapping[str, int]) -> None:
         """If this judge has failed, correct the numbers of violations.
 
-        `counts`: the number of violations that the live judge counted, by kind. This judge keeps
-        its own number of a kind if its own number is larger.
+        `counts`: for each kind, the number of violations that the live judge counted. If this
+        number is larger than the number of this judge, it replaces the number of this judge.
         """
         if self._failure:
             for kind in VIOLATIONS:

@@ -38,7 +38,7 @@ Pairs = tuple[Integers, Integers]
 
 @dataclass(frozen=True, slots=True)
 class Operations:
-    """Operations with three values for each time. `own`: the times on the clock of the load
+    """Operations whose times have three values each. `own`: the times on the clock of the load
     process. `early`, `late`: the earliest and the latest possible times on one common clock."""
 
     own: Records
@@ -110,8 +110,8 @@ class Leases:
         return np.asarray(self.operations.own[name][self.row[chosen]])
 
     def keys(self, times: Records, name: str, chosen: Integers) -> Integers:
-        """Return the timeline keys of the `chosen` leases. The keys are for the time in the field
-        `name` of `times`.
+        """Return one timeline key for each of the `chosen` leases. The time of a key comes from the
+        field `name` of `times`.
 
         `times`: either the operations with their earliest possible times, or the operations with
         their latest possible times.
@@ -191,12 +191,13 @@ def broken_rules(
 def granted_invalid(own: Records, gaps_ns: Sequence[tuple[int, int]] | None = None) -> Integers:
     """Return the leases that were granted or returned to their caller at or after their own end.
 
-    When the lock grants a lease, it checks that the lease has not ended. lockbench reads the clock
-    later, when the acquire returns. Between the grant and the return, the process may be stopped or
-    may wait for a core. So a late return does not count if a gap of a load process overlaps the
-    time from the grant to the return. A late return is uncertain if the time between the grant and
-    the return is shorter than `BRIEF_NS`. A late return is also uncertain if there are no data
-    about gaps. Uncertain late returns count only if they are more than 1 % of all leases.
+    When the lock grants a lease, the lock checks that the lease has not ended. lockbench reads the
+    clock later, when the acquire returns. Between the grant and the return, the process may be
+    stopped or may wait for a core. So a late return does not count if a gap of a load process
+    overlaps the time from the grant to the return. A late return is uncertain if the time between
+    the grant and the return is shorter than `BRIEF_NS`. A late return is also uncertain if there
+    are no data about gaps. Uncertain late returns count only if they are more than 1 % of all
+    leases.
     """
     won = acquired(own)
     granted = own.granted_ns
@@ -303,8 +304,8 @@ def foreign_deletes(leases: Leases) -> Pairs:
     own key. Two readers never count as culprit and victim. There are two kinds of proof that a
     release removed another caller's lease:
 
-    - The culprit's release was sent after the victim's grant, and its reply reports success. This
-      reply came while the victim's lease was still valid.
+    - The culprit's release was sent after the victim's grant and succeeded. The reply to the
+      culprit's release came while the victim's lease was still valid.
     - The victim's release returned GONE while the victim's lease was valid. The culprit's lease is
       the previous lease of the resource, and the culprit's release succeeded. The reply to the
       culprit's release came after the end of the culprit's lease. The culprit's release was sent no

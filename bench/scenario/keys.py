@@ -475,8 +475,8 @@ def _of_file(path: Path) -> Iterator[tuple[str, object, str]]:
 def place_of(path: Path) -> Path:
     """Return the file of a scenario.
 
-    If `path` is not a file, `path` may name a ready scenario. The name is NAME, NAME.toml or
-    bench/scenarios/NAME.toml.
+    If `path` is not a file, `path` may name the ready scenario NAME in one of three forms: NAME,
+    NAME.toml or bench/scenarios/NAME.toml.
     """
     ready = READY / f"{path.name.removesuffix('.toml')}.toml"
     by_name = path.parent in (Path(), Path("bench", "scenarios"))

@@ -71,8 +71,8 @@ class Skew:
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """A pause at a pause point of a recipe. `share`: the share of a caller's visits to this point
-    at which the caller pauses (0 to 1)."""
+    """A pause at a pause point of a recipe. `share`: how often a caller pauses at this point, as a
+    share of its visits (0 to 1)."""
 
     point: Annotated[str, says("name of a pause point of the recipe")]
     ms: Annotated[float, says("length of the pause")]

@@ -161,8 +161,8 @@ class Otlp:
     def close(self, within_s: float) -> None:
         """Send queued items for at most `within_s` (s). Then drop the rest.
 
-        If the collector has accepted an item before, the collector is probably only slow. The time
-        limit is then 2 × `within_s`.
+        The time limit is 2 × `within_s` if the collector has accepted an item before, because this
+        collector is probably only slow.
         """
         within_s *= 2 if any(self._sent.values()) else 1
         with self._changed:
@@ -319,7 +319,7 @@ class CollectorAnswers:
     def read(self, response: HttpAnswer, **_: object) -> None:
         """Store the number of rejected items and the message of an HTTP answer.
 
-        This method reads the answer before the exporter reads it.
+        This method reads the answer before the exporter does.
 
         Raises ConnectionError if the answer shows that no item arrived.
         """

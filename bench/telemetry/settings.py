@@ -2,7 +2,8 @@
 
 Rules
 - Telemetry needs an endpoint or an explicit exporter. If both the endpoint and the exporter are
-  missing, lockbench does not import OpenTelemetry. It then writes and sends no telemetry.
+  missing, lockbench does not import OpenTelemetry. In this case, lockbench writes and sends no
+  telemetry.
 - This module reads only the variables that decide *whether* and *how often* to export.
   OpenTelemetry's own exporters read the other variables.
 - If lockbench cannot follow a setting, the user gets a warning or an error. A setting is never
@@ -52,10 +53,9 @@ class TelemetrySettings:
     """The settings of an export.
 
     `metrics`, `traces`: the OTLP protocol (None: the signal is not sent over OTLP). `page`: host
-    and port of /metrics. `one_in`: the number n if one of n ordinary operations is traced (0: no
-    ordinary operation is traced). `exponential`: if true, OTLP gets exponential histograms instead
-    of histograms with the table's bounds. `endpoint`: the address that messages show, without
-    secrets.
+    and port of /metrics. `one_in`: n means that one of n ordinary operations is traced (0: no
+    ordinary operation). `exponential`: if true, OTLP gets exponential histograms instead of
+    histograms with the table's bounds. `endpoint`: the address that messages show, without secrets.
     """
 
     metrics: str | None = None
@@ -198,8 +198,8 @@ def _ignored(environ: Environ) -> Iterator[str]:
 def _exporters(environ: Environ, signal: str) -> set[str]:
     """Return the exporters that the variables name for a signal.
 
-    If the variables name an endpoint but no exporter, the result is `otlp`. If they name neither an
-    endpoint nor an exporter, the result is empty.
+    If the variables name an endpoint but no exporter, the result is `otlp`. If the variables name
+    neither an endpoint nor an exporter, the result is empty.
     """
     if named := _words(environ, f"OTEL_{signal}_EXPORTER"):
         return named - {"none"}

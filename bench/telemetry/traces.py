@@ -90,8 +90,8 @@ class Chosen:
 def choose(records: Records, observed: Flags, one_in: int, rng: random.Random) -> list[Chosen]:
     """Choose the operations to trace.
 
-    `observed`: for each operation, whether any of its attempts was observed. `one_in`: the number n
-    if one of n operations is chosen by chance (0: no operation is chosen by chance).
+    `observed`: for each operation, whether any of its attempts was observed. `one_in`: n means that
+    one of n operations is chosen by chance (0: no operation).
     """
     reasons: dict[int, str] = {}
     for reason, rows in _by_reason(records, observed, one_in, rng):

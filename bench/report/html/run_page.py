@@ -167,9 +167,10 @@ class Eyecatcher:
 def moment_of(result: RunResult) -> Eyecatcher | None:
     """Return the moment that the page of `result` shows first.
 
-    For a run with violations, this moment is the first violation. For a run with faults but without
-    violations, it is the first fault. For every other run, it is the slowest acquire. Return None
-    if this slowest acquire is unknown, or if the result has no figures over time.
+    The page of a run with violations first shows the first violation. If the run has faults but no
+    violations, the page first shows the first fault. The page of every other run first shows the
+    slowest acquire. Return None if this slowest acquire is unknown, or if the result has no figures
+    over time.
     """
     over = course_of(result)
     incidents = findings(result)

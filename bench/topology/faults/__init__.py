@@ -1,2 +1,2 @@
-"""Faults that lockbench injects on purpose: *the fault in a scenario, and a fleet → a part that
-lockbench breaks and later repairs*."""
+"""Faults that lockbench injects on purpose: *a fault of a scenario and a fleet → a fault that
+lockbench begins and later ends*."""
