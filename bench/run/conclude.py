@@ -247,11 +247,8 @@ def _judge(
     counts: FarCounts,
 ) -> tuple[Sections, set[int], Counter[int]]:
     """Judge the history part by part. Return the sections, the requested resources and the leases
-    of each worker.
-
-    If an error stops the judgement, the judge reports the violations that it found before the
-    error. The figures of the run are then invalid, and the verdict is never SAFE.
-    """
+    of each worker. If an error stops the judge, the report has the violations before the error.
+    The figures of the run are then invalid, and the verdict is never SAFE."""
     scenario = context.scenario
     window = Window(*context.window_ns)
     gaps = read_gaps(workdir, clocks)
