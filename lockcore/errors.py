@@ -12,8 +12,8 @@ Input: a failed operation. Output: an exception that carries the data of the fai
       ForeignProcessError               used in a process that did not connect it
       CannotWaitError                   used where it cannot wait: nothing was sent
 
-Rules: the name of each exception ends in Error. An exception carries data, and makes its text in
-`__str__`. No exception holds a password.
+Rules: the name of each exception ends in Error. An exception contains data, and `__str__` makes the
+text from this data. No exception contains a password.
 """
 
 from lockcore.facts.model import Denied, Lease, Outcome, Tally

@@ -74,7 +74,7 @@ _SECRET_OPTION_WITHIN = re.compile(
 
 
 def shown(url: object) -> str:
-    """A URL for people: scheme, user, host, port, database or path, and the harmless options.
+    """A URL without secrets: scheme, user, host, port, database or path, and harmless options.
 
     >>> shown("redis://ann:hunter2@db:7000/3?ssl_password=x&db=1")
     'redis://ann:***@db:7000/3?ssl_password=***&db=1'

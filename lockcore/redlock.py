@@ -4,7 +4,7 @@ Input: a resource and a TTL. Output: a lease, or an exception for each other out
 
 Rules: this layer is thin. `Redlock` (gevent or threads) and `AsyncRedlock` (asyncio) have equal
 methods. attempt.py and engine.py decide what the methods do, and shells/ decides how callers wait.
-`connect` imports only the shell that it uses, and the library of this shell.
+`connect` imports only the shell that it uses, and the library that this shell needs.
 """
 
 from __future__ import annotations
@@ -140,8 +140,8 @@ class _AnyRedlock(Generic[D]):
 
         The default of `every_ms` is a third of the lease's TTL. The extensions stop when the lease
         is released. When the lease is gone, `KeepAlive.gone` is set and `on_gone` is called at
-        once. Nothing is sent after the lease's end. Raises ValueError when `every_ms` or
-        `extensions` is out of range.
+        once. lockcore sends no extension after the lease's end. Raises ValueError when `every_ms`
+        or `extensions` is out of range.
         """
         keeper = KeepAlive(lease, every_ms, extensions, on_gone)
         self._driver.keep(keeper)
@@ -252,8 +252,8 @@ class Redlock(_AnyRedlock["GreenletDriver | ThreadDriver"]):
     ) -> Self:
         """Connect to every instance of `urls` (redis://, rediss://, unix://).
 
-        At least a quorum of the instances must answer. `shell` decides how callers wait. `auto`
-        means gevent in a monkey-patched process, and threads in any other process. The other
+        At least a quorum of the instances must answer. `shell` decides how callers wait. The value
+        `auto` means gevent in a monkey-patched process, and threads in any other process. The other
         arguments are the fields of `lockcore.Settings`. Raises ValueError or TypeError for a bad
         setting or URL. Raises InstanceError when an instance must not take part, or when too few
         instances answer.

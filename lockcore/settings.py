@@ -37,11 +37,13 @@ RETRIED = frozenset({Outcome.CONTENDED, Outcome.SPLIT_VOTE, Outcome.TOO_LATE})
 class RetryPolicy:
     """The rules for further attempts of an acquire.
 
-    `policy` has five values. `full-jitter` waits a random time U(0, window). `poll` begins like
-    `full-jitter`, and its window shrinks during the wait. `push` waits for the message of a release
-    (handoff.py), and polls if messages do not reach this process. `fixed` waits for the length of
-    the window, plus or minus 25 %. These four policies make their last attempt when the wait ends.
-    `none` never retries, however long its caller may wait.
+    `policy` has five values. With `full-jitter`, an acquire waits a random time U(0, window) before
+    each further attempt. With `poll`, an acquire waits in the same way as with `full-jitter`, but
+    the window shrinks during the wait. With `push`, an acquire waits for the message of a release
+    (handoff.py). If messages do not reach this process, the acquire polls. With `fixed`, an acquire
+    waits for the length of the window, plus or minus 25 %. With each of these four policies, the
+    last attempt comes when the wait ends. With `none`, an acquire never tries again, however long
+    its caller may wait.
 
     `window_ms` ≥ 0 is the window in ms. `attempts` ≥ 1 is the largest number of rounds. If
     `attempts` is None, only `wait_ms` limits the number of rounds. If `retry_unreachable` is True,
@@ -112,7 +114,7 @@ class RetryPolicy:
 
 @dataclass(frozen=True, slots=True)
 class LagCap:
-    """The limits of an instance's lag. An instance beyond a limit gets no SETs.
+    """The limits of an instance's lag. An instance that exceeds a limit gets no SETs.
 
     At most `operations` commands may be unanswered. At most `bytes` bytes may wait in this process
     until the socket takes them. The oldest unanswered command may be at most `age_ms` ms old.

@@ -2,12 +2,12 @@
 
 Input: the name and the value of an argument. Output: nothing, or an exception.
 
-Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md. For this reason,
-a constant is `Final`. `isinstance` gets a tuple and not `int | float`, because machine code would
-build the union in each call.
+Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md. Because of the
+compilation, a constant is `Final`. `isinstance` gets a tuple and not `int | float`, because machine
+code would build the union in each call.
 
 Rules: a value of the wrong kind is a TypeError. A value out of range is a ValueError, and nan and
-infinity are out of range. Each error text has the argument's name, the allowed values and the
+infinity are out of range. Each error text contains the argument's name, the allowed values and the
 actual value. The value True is not accepted as the number 1.
 """
 

@@ -2,8 +2,8 @@
 
 Input: handshakes, lost connections, lag and time. Output: the state of each instance.
 
-Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md. For this reason,
-`VOTING` is `Final`, because compiled code reads a constant faster than a member of an enum.
+Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md. `VOTING` is
+`Final`, because compiled code reads a constant faster than a member of an enum.
 
 Rules: the client implements the *delayed restart* of the Redlock text. An instance that may have
 forgotten locks abstains until all these locks have expired. The abstention lasts max_ttl + drift
@@ -242,7 +242,7 @@ class Membership:
         self.reason = f"{why}: {MUST_EXPIRE}" if still_abstaining > now_ns else ""
 
     def lost(self, reason: str, now_ns: int, *, refused: bool = False) -> None:
-        """Note that the connection failed or ended, or that the instance must not take part.
+        """Note that a connection failed or ended, or that the instance must not take part.
 
         The client connects again after a pause. The pause begins at 50 ms and doubles up to 2 s.
         """

@@ -2,8 +2,8 @@
 
 Input: events of a lock. Output: outcomes and counts.
 
-Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md. For this reason,
-the outcomes of the hot paths are constants, and `Lease` is a plain class with slots.
+Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md. Because of the
+compilation, the outcomes of the hot paths are constants, and `Lease` is a plain class with slots.
 
 Rules: facts are immutable. A `Lease` is a plain class with slots, and its attributes are set once.
 Hot paths create leases, and a frozen dataclass would take four times as long to create. Times are

@@ -2,8 +2,8 @@
 
 Input: counts of votes, N instances and the quorum q. Output: the outcome, and whether it is final.
 
-Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md. These rules
-change nothing in this file, because all its functions work on numbers.
+Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md. The rules of
+compiled.md change nothing here, because all functions of this file work on numbers.
 
 Rules: q is N // 2 + 1, where N is the number of *configured* instances. The first true condition
 decides the outcome. If granted ≥ q, the outcome is ACQUIRED, or TOO_LATE if no validity is left. If

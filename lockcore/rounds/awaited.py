@@ -1,10 +1,10 @@
 """The interfaces between connections and rounds.
 
-The interfaces bring each reply of a connection to its receiver.
+Each reply of a connection reaches its receiver through these interfaces.
 
-Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md. For this reason,
-the types that hot paths read are base classes (`Settled`, `Core`) and not Protocols. For the same
-reason, no attribute is declared in more than one class.
+Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md. Because of the
+compilation, the types that hot paths read are base classes (`Settled`, `Core`) and not Protocols.
+For the same reason, no attribute is declared in more than one class.
 
 Rules: a connection (pipeline.py) carries any object that is `Awaited`, and it does not know rounds.
 A round counts replies, and it knows its connection only as an `InstancePipe`. This file has both

@@ -2,8 +2,8 @@
 
 A resource and a number become a claim. A TTL becomes `Terms`.
 
-Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md. For this reason,
-tables are `Final`, because machine code then finds them without a look-up by name.
+Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md. Tables are
+`Final`, because machine code then finds them without a look-up by name.
 
 Rules: each claim is made from prepared parts. The `Terms` of each TTL are kept in a bounded table.
 A full table is cleared, and each TTL in use then gets new `Terms`.
@@ -34,7 +34,7 @@ V = TypeVar("V")
 # paths of greenlets and tasks check a TTL only if it is not the same object as the TTL before
 # (arguments.py, `NO_WAIT`).
 class Terms:
-    """The values that follow from one TTL, computed once.
+    """The values that follow from one TTL. They are computed only once.
 
     `usable_ns` is TTL − drift. `timeout_ns` is the timeout per instance. A SET consists of
     `set_head`, the claim and `set_tail`.

@@ -2,12 +2,13 @@ r"""Encodes the commands of the lock.
 
 Input: a key, an owner token and a TTL. Output: the bytes of RESP requests.
 
-Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md. For this reason,
-constants are `Final`, so machine code finds them without a look-up.
+Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md. Constants are
+`Final`, so machine code finds them without a look-up.
 
-Rules: a command is encoded once for all N instances. Every command has the owner token directly
-after the key. So both are encoded once per attempt, as the `claim`
-(`$len\r\nkey\r\n$37\r\ntoken\r\n`). Every command consists of a head, the claim and a tail.
+Rules: a command is encoded once for all N instances. In every command the owner token comes
+directly after the key. So the key and the token are encoded together, once per attempt. Both
+together are the `claim` (`$len\r\nkey\r\n$37\r\ntoken\r\n`). Every command consists of a head, the
+claim and a tail.
 lockcore uses the first of these commands that an instance understands:
   release: DELEX key IFEQ token (Redis ≥ 8.4) · DELIFEQ key token (Valkey ≥ 9.0) · EVALSHA
   extend:  SET key token IFEQ token PX ttl (Redis ≥ 8.4, Valkey ≥ 8.1; creates nothing) · EVALSHA

@@ -2,9 +2,9 @@
 
 Input: the sent rounds and the time. Output: the rounds that expire.
 
-Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md. For this reason,
-the tables have slots. `Timetable` takes a function as an argument, because machine code would look
-up the method of a subclass by name.
+Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md. Because of the
+compilation, the tables have slots. `Timetable` takes a function as an argument, because machine
+code would look up the method of a subclass by name.
 
 Rules: a round's timeout counts from its own start, before its first byte is queued. If this process
 sends a command late, the instance still gets a tenth of the timeout for its answer. Batches are

@@ -2,9 +2,9 @@
 
 Input: received bytes that equal the bytes of a perfect answer. Output: the won rounds.
 
-Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md. For this reason,
-constants are `Final`, `Flight` has slots, and the common part of rounds is a base class
-(`InFlight`) instead of a Protocol.
+Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md. Because of the
+compilation, constants are `Final`, `Flight` has slots, and the common part of rounds is a base
+class (`InFlight`) instead of a Protocol.
 
 Rules (docs/lockcore/rounds.md): a flight counts its rounds while every answer is a success. If an
 instance gives a round another answer, the flight sets this round *apart*. From then on the round

@@ -2,8 +2,9 @@
 
 Input: bytes that begin with a reply. Output: the position of the reply's end.
 
-Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md. For this reason,
-the first bytes of replies are `Final` numbers, and no slice of bytes may end before it begins.
+Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md. Because of the
+compilation, the first bytes of replies are `Final` numbers, and no slice of bytes may end before it
+begins.
 
 Rules: this file reads bytes and never changes them. The parser (hiredis) gets a reply only once the
 reply is whole. So the parser never allocates memory for a length that a header only announces. For

@@ -2,8 +2,8 @@
 
 Input: releases without success, and the time. Output: commands to send.
 
-Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md. For this reason,
-constants are `Final`, and `OwedRelease` has slots.
+Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md. Because of the
+compilation, constants are `Final`, and `OwedRelease` has slots.
 
 Rules: an owed release is a release that an instance did not take. The release is owed until its key
 has expired, which takes at most max_ttl + drift after the release failed. This time does not begin

@@ -2,8 +2,8 @@
 
 Input: received bytes. Output: each reply, given to the round that waits for it.
 
-Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md. For this reason,
-a constant is `Final`, and the classes on hot paths have slots.
+Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md. Because of the
+compilation, a constant is `Final`, and the classes on hot paths have slots.
 
 Rules: Redis answers a connection's commands in order. So the awaited replies form a FIFO, and
 commands need no identifiers. A flight compares the received bytes with the bytes that it expects.
@@ -230,7 +230,7 @@ class Pipeline(InstancePipe):
     def over_size(self) -> str:
         """The reason why unanswered commands or unsent bytes exceed the lag cap.
 
-        The reason is "" if they do not.
+        The reason is "" if both are below the lag cap.
         """
         if self.awaited > self._cap.operations:
             return (
@@ -247,7 +247,7 @@ class Pipeline(InstancePipe):
     def over_age(self, now_ns: int) -> str:
         """The reason why the oldest command exceeds the lag cap.
 
-        The reason is "" if it does not.
+        The reason is "" if no command is too old.
         """
         if self.pending and self.pending[0].started_ns < now_ns - self.lag_ns:
             return (

@@ -2,8 +2,8 @@
 
 Input: received bytes in pieces. Output: one whole reply at a time.
 
-Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md. For this reason,
-constants are `Final`, and no slice of bytes may end before it begins.
+Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md. Because of the
+compilation, constants are `Final`, and no slice of bytes may end before it begins.
 
 Rules: bytes are never changed before they are read. Each reply is read in one of two ways. `match`
 compares the reply with the expected bytes, and `next` parses the reply. Only the exact lines of

@@ -2,8 +2,9 @@
 
 Input: replies. Output: a settled outcome.
 
-Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md. For this reason,
-rounds share base classes, each attribute is declared in only one class, and constants are `Final`.
+Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md. Because of the
+compilation, rounds share base classes, each attribute is declared in only one class, and constants
+are `Final`.
 
 Rules: a round counts each reply exactly once, and replies may come in any order. A round is
 *settled* when its outcome can no longer change. A round is *closed* when no vote is undecided,

@@ -2,8 +2,8 @@
 
 Input: replies and their times. Output: an AttemptRecord.
 
-Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md. For this reason,
-a watched round is a subclass of `SetRound`. The compiled code that counts votes needs the fields of
+Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md. A watched round
+is a subclass of `SetRound`, because the compiled code that counts votes needs the fields of
 `SetRound`.
 
 Rules: each round makes one record. It makes the record once the round is closed, and its caller has

@@ -2,8 +2,8 @@
 
 An acquire makes a round for a resource. The settled round becomes a lease.
 
-This file is compiled, so it follows the rules of docs/lockcore/compiled.md. For this reason,
-functions of other modules are stored as attributes.
+This file is compiled, so it follows the rules of docs/lockcore/compiled.md. Because of the
+compilation, functions of other modules are stored as attributes.
 
 Rules: most operations do not use the step generator (attempt.py). This file adds no rules for
 locks. If the first attempt brings no lease, the operation continues with the steps of attempt.py.

@@ -2,8 +2,8 @@
 
 Input: operations. Output: numbers, durations and a few samples.
 
-Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md. For this reason,
-hot paths avoid `suppress` and `pop`, because machine code looks up these two by name.
+Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md. Hot paths avoid
+`suppress` and `pop`, because machine code looks up these two by name.
 
 Rules: every operation and its duration are counted (`Durations`). One operation in `every` is a
 sample. Samples are chosen separately for acquires, for releases and for each outcome of a denied
@@ -16,8 +16,8 @@ The sink gets each of these operations immediately, in the caller's own context.
 of a keeper have no caller, so the sink gets these extensions in another context. A contended
 acquire counts as failed only if `contended_is_odd` is True. The sink records all failed releases
 and all extensions, but only samples of other operations. If a keeper finds that a lease is gone,
-this file counts the lost lease. The sink gets no report of this loss. A lease that nobody releases
-is forgotten an hour after its end.
+this file counts the lost lease. The sink gets no report of this loss. An hour after its end, a
+lease that nobody has released is not counted any more.
 """
 
 from bisect import bisect_left

@@ -91,7 +91,7 @@ class Connections:
     def admit(self, shaken: Sequence[Shaken]) -> None:
         """Take the results of the first contact with all instances.
 
-        Raises InstanceError when an instance is refused or a quorum is out of reach.
+        Raises InstanceError if an instance must not take part, or if too few instances answer.
         """
         failures = [result for result in shaken if isinstance(result, InstanceError)]
         reached = len(shaken) - len(failures)
@@ -181,7 +181,10 @@ class Connections:
         self._wake_later()
 
     def shut(self) -> None:
-        """Close every socket and settle all waits. Servers still execute commands already sent."""
+        """Close every socket and settle all waits.
+
+        Servers still execute the commands that were already sent.
+        """
         self.closed = True
         self.engine.retire()
         for index, wire in enumerate(self.wires):

@@ -2,8 +2,8 @@
 
 The socket sends all bytes, and it returns received bytes as they arrive.
 
-This file is compiled, so it follows the rules of docs/lockcore/compiled.md. For this reason, `Wire`
-has slots, and the socket's methods are attributes.
+This file is compiled, so it follows the rules of docs/lockcore/compiled.md. Because of the
+compilation, `Wire` has slots, and the socket's methods are attributes.
 
 Rules: bytes that the kernel does not take at once are kept in order. These bytes are sent when the
 socket is writable again (`want_write` tells the driver). If the socket is broken, `receive` raises

@@ -120,7 +120,7 @@ def shaken(target: InstanceTarget) -> Shaken:
 
 
 def discard(job: asyncio.Future[Shaken] | Future[Shaken]) -> None:
-    """Close the socket of a finished handshake that no code waits for any more."""
+    """Close the socket of a finished handshake, because no code waits for it any more."""
     if not job.cancelled() and isinstance(result := job.result(), Connected):
         result.sock.close()
 

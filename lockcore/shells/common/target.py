@@ -2,11 +2,11 @@
 
 Input: a URL. Output: a target. The target has an address without secrets, and it opens connections.
 
-Rules: `url.py` reads the URL. lockcore itself decides retries, protocol and time-outs, even if the
-URL has options for them. Foreign texts about the instance pass through the mask of its target
-(lockcore/mask.py). A connection keeps the first bytes that it received. A server that refuses a
-client sends its reason and closes the connection. So after a failed send, the connection first
-reads the received bytes.
+Rules: `url.py` reads the URL. lockcore itself decides on the retries, the protocol and the
+time-outs, even if the URL has options for them. Foreign texts about the instance pass through the
+mask of its target (lockcore/mask.py). A connection keeps the first bytes that it received. A server
+that refuses a client sends its reason and closes the connection. So after a failed send, the
+connection first reads the received bytes.
 """
 
 import socket

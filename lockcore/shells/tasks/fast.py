@@ -2,8 +2,9 @@
 
 An acquire makes a round for a resource. When the round is settled, its task runs at once.
 
-This file is compiled, so it follows the rules of docs/lockcore/compiled.md. For this reason, the
-code calls seats without a look-up by name, and stores functions of other modules as attributes.
+This file is compiled, so it follows the rules of docs/lockcore/compiled.md. Because of the
+compilation, the code calls seats without a look-up by name, and stores functions of other modules
+as attributes.
 
 Rules: a task waits at a `Seat`, and the seat steps the task directly from the I/O callback. In two
 cases the seat only settles its future, and the loop steps the task later (`later`). In the first
