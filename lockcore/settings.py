@@ -148,7 +148,7 @@ class Settings:
     25000000
     >>> Settings(max_ttl_ms=2_000).check_ttl(5_000)  # doctest: +ELLIPSIS
     Traceback (most recent call last):
-    ValueError: ttl_ms 5000 is above the fleet's max_ttl_ms 2000, and restarted ...
+    ValueError: ttl_ms is 5000, which is above max_ttl_ms (2000); a restarted instance ...
     """
 
     key_prefix: str = ""
