@@ -1,14 +1,14 @@
 """Reads a limit on one figure, such as `acquire.p99 < 5ms`, and judges it. A limit passes, fails or
 is inconclusive.
 
-This list has three rules. The section "Which side is judged" of the README has more rules.
+Rules. The README has more rules in its section "Which side is judged".
 - The name of a figure is its path in `Measured`, so every figure has a name. The user may leave out
   `latency_s.` and may write p99.9 for p999. A field may define a shorter name.
 - If the offered rate was not sustained, the measured latency is the latency of a growing queue. In
   this case, a limit on a latency can fail, but it cannot pass.
-- The load generator can be VALID although its lateness beyond the p99 is high. A limit may use
-  another percentile, such as p99.9. If the generator's timer was too late at that percentile, the
-  limit is inconclusive.
+- The load generator can be VALID although its lateness beyond the p99 is high. A limit may be a
+  limit on another percentile, such as the p99.9. If the generator's timer was too late at that
+  percentile, the limit is inconclusive.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -79,7 +79,7 @@ def metrics(kind: type[Section] = Measured) -> Mapping[str, Metric]:
 
 def shown_at(*places: str, kind: type[Section] = Measured) -> list[Metric]:
     """Return the metrics that lockbench shows in at least one of `places`. For example, the place
-    "several" is a comparison of several runs.
+    "several" means comparisons of several runs.
     """
     return [metric for metric in metrics(kind).values() if set(places) & set(metric.shown)]
 
@@ -311,13 +311,13 @@ def beyond_for_certain(threshold: Threshold, result: Figures) -> bool:
     the limit even under these assumptions.
 
     The scheduler can delay an operation. In an open loop, the timer can also delay it. The function
-    tests several values of a delay d. For each value, it computes the share of operations that
-    exceeded the limit by more than d. In an open loop, an operation must exceed the limit by more
-    than 2d. From this share, it subtracts the share of operations that the scheduler delayed by
-    more than d. In an open loop, it also subtracts the share that the timer delayed by more than d.
-    The result is True if at least one d meets two conditions. The difference is above the share
-    that the percentile allows, and at least `SAMPLES_BEYOND` operations exceeded the limit by this
-    much. The largest lateness of the run is one of the tested values of d.
+    tests several values of a delay d. For each d, the function computes the share of operations
+    that exceeded the limit by more than d, or by more than 2d in an open loop. The function then
+    subtracts the share of operations that the scheduler delayed by more than d. In an open loop,
+    the function also subtracts the share of operations that the timer delayed by more than d. The
+    result is True if two conditions are met for at least one d. First, the difference is above the
+    share that the percentile allows. Second, the first share covers at least `SAMPLES_BEYOND`
+    operations. The largest lateness of the run is one of the tested values of d.
     """
     path = threshold.metric.path
     generator = result.generator

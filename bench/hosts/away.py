@@ -77,10 +77,11 @@ class HistoryAnswer(TypedDict, total=False):
     """A worker's answer. The message also repeats the keys of the question.
 
     `failed` is the reason why the worker cannot answer. If an answer has the key `failed`, it has
-    none of the following keys. An answer to a FOLDED question has the keys `fits` and `counts`.
-    `fits` is how many buckets fit into the budget, and `counts` is the number of records in each
-    bucket. An answer to a PACKED question has the keys `files` and `notes`. `files` has the size of
-    each file in bytes, and `notes` has the worker's notes. `bytes` is a piece of a file.
+    none of the keys that are described below. An answer to a FOLDED question has the keys `fits`
+    and `counts`. `fits` is how many buckets fit into the budget, and `counts` is the number of
+    records in each bucket. An answer to a PACKED question has the keys `files` and `notes`. `files`
+    has the size of each file in bytes, and `notes` has the worker's notes. `bytes` is a piece of a
+    file.
     """
 
     failed: str

@@ -135,7 +135,8 @@ class Clock:
 
     @property
     def grown_ns(self) -> int:
-        """The largest error ε (ns). It may occur at a round trip or between two round trips."""
+        """The largest error ε (ns). The largest error may occur at a round trip or between two
+        round trips."""
         times = np.concatenate(
             [(part.trips[1:, 1] + part.trips[:-1, 1]) // 2 for part in self._stretches]
         )

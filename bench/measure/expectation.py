@@ -31,9 +31,9 @@ def row_verdict(*, holds: bool, broken: bool, preconditions: Preconditions) -> R
     """Return the word for one row.
 
     `broken` is true if the lock had two holders at once. `holds` is true if the row met the
-    expectation. The first true condition decides the word. If `broken` is true, the word is
-    "violated". If a precondition is false, the word is "not known". If `holds` is true, the word is
-    "as expected". In all other cases, the word is "not shown".
+    expectation. If `broken` is true, the word is "violated". Otherwise, if a precondition is false,
+    the word is "not known". Otherwise, the word is "as expected" if `holds` is true, and "not
+    shown" if `holds` is false.
     """
     if broken:
         return VIOLATED
@@ -60,8 +60,8 @@ def conclude_rows(
 
     `rows` has a word and a sentence for each row. A row does not count if its word is not one of
     the four words of `RowWord`. For example, a skipped row does not count. A good verdict needs at
-    least `least` rows with the word "as expected". It also needs the evidence in `also`.
-    `interrupted` is a sentence about the work that Ctrl-C left undone, or "".
+    least `least` rows with the word "as expected". A good verdict also needs the evidence in
+    `also`. `interrupted` is a sentence about the work that Ctrl-C left undone, or "".
     """
     bad = (VIOLATED, NOT_SHOWN, NOT_KNOWN)
     reasons = {

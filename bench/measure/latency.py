@@ -5,7 +5,7 @@ The fields of `Latencies` explain each duration. `over_time` divides the measure
 time slices. There are at most 60 slices, and each slice lasts about 0.1 s or longer. The warm-up is
 divided into slices of the same length. An operation belongs to the slice that contains its intended
 start. Therefore the counts of the window's slices add up to `outcomes`. The field `granted` is an
-exception. It counts a lease in the slice in which the acquire returned.
+exception, because it counts a lease in the slice in which the acquire returned.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -254,9 +254,9 @@ def handoffs(records: Records, window: Window) -> Integers:
 
     Two successive grants of a resource are a hand-off under two conditions. First, the earlier
     holder sent its release before the later grant. Second, another caller was already waiting when
-    the release was sent. The function counts the acquires of the resource that had begun at the
-    time of the release, and the acquires that had returned. A caller was waiting if the first count
-    is larger.
+    the release was sent. To check the second condition, the function counts the acquires of the
+    resource at the time of the release. A caller was waiting if more acquires had begun than had
+    returned by this time.
     """
     times_ns = [np.empty(0, np.int64)]
     for timeline, rows in timelines(records.resource, extent_ns(records)):
@@ -374,9 +374,9 @@ class Slices:
         return self.lead + self.count
 
     def indices(self, times_ns: Integers) -> Integers:
-        """Return, for each time, the index of its slice. The first slice has the index 0. If a time
-        is before the first slice, its index is negative. If a time is after the last slice, its
-        index is `total` or more."""
+        """Return, for each time, the index of its slice. The first slice has the index 0. The index
+        of a time before the first slice is negative. The index of a time after the last slice is
+        `total` or more."""
         return (times_ns - self.start_ns) * self.count // max(self.duration_ns, 1) + self.lead
 
     def starts_s(self) -> list[float]:

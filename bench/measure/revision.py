@@ -3,8 +3,8 @@ helps the user.
 
 Git refuses to read a checkout that belongs to another user ("dubious ownership"). For example, git
 refuses in a container if the checkout was made outside the container. If git refuses, lockbench
-shows the command that git recommends. It does not say that the revision is missing. Source:
-git-config(1), about safe.directory.
+shows the command that git recommends. In this case, lockbench does not say that the revision is
+missing. Source: git-config(1), about safe.directory.
 """
 
 import os

@@ -1,4 +1,5 @@
-"""The verdict of a command. A verdict is one word, with evidence and reasons.
+"""The verdict of a command. A verdict consists of one word, some evidence for this word, and the
+reasons for this word.
 
 - If some reasons support a BAD word and other reasons support an UNKNOWN word, the verdict is the
   BAD word. One certain case is a sufficient reason for a BAD word. The verdict is a GOOD word only

@@ -213,8 +213,8 @@ def _is_section(kind: object) -> bool:
 
 
 def _taken_apart(annotation: Any) -> tuple[set[Any], list[Meta]]:
-    """Return the types that an annotation allows, without None. Also return the metadata of the
-    annotation."""
+    """Return all types that an annotation allows, but not the type of None. Also return the
+    metadata of the annotation."""
     types = set[object]()
     metas = list[Meta]()
     parts = [annotation]

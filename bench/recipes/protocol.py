@@ -8,8 +8,9 @@ Rules
   same records, the same oracle and the same statistics.
 - At each of its pause points, a recipe calls a function, for example `pause("after-get")`. If the
   run has no pauses and no gate, this function does nothing.
-- If the scenario has a pause at this point, a certain share of the calls sleeps. The seed and the
-  number of the process determine which calls sleep, so a run can be repeated.
+- If the scenario has a pause at this point, some of the calls sleep. The scenario sets the share of
+  these calls. The seed and the number of the process determine which calls sleep, so a run can be
+  repeated.
 - A gate is a function that the recipe calls at every pause point. It returns when the caller may
   continue. Tests and schedules use a gate to force a race.
 """
@@ -42,9 +43,9 @@ class About:
     the recipe's own pause points, in the order in which a caller reaches them. `replicated` is true
     if the other instances must be replicas of the first. `channels` is true if the recipe publishes
     on channels that have the names of its keys. `counts` is true if several callers may hold a
-    resource at once. The setting `capacity` says how many callers. `shares` is true if the recipe
-    has readers and writers (`SharedRecipe`). `beside` lists the suffixes of further keys that the
-    recipe uses for each resource.
+    resource at once. The setting `capacity` is the largest number of such callers. `shares` is true
+    if the recipe has readers and writers (`SharedRecipe`). `beside` lists the suffixes of further
+    keys that the recipe uses for each resource.
     """
 
     how: str

@@ -1,9 +1,9 @@
 """The Redlock recipes. One recipe uses lockcore. The other recipes use redis-py. They send SET NX
 PX to N instances, one after the other.
 
-If the scenario has no pauses, the load calls lockcore directly, without code of the recipe. The
-recipe `redlock` measures the reply times of the instances in one of 64 attempts. If telemetry is on
-and the rate is low, the recipe measures more attempts.
+If the scenario has no pauses, the recipe `redlock` adds no code to lockcore's acquire and release.
+This recipe measures the reply times of the instances in one of 64 attempts. If telemetry is on and
+the rate is low, the recipe measures more attempts.
 
 The sequential recipes ask one instance after the other, so an acquire takes N round trips. While an
 acquire runs, other callers can win some of the votes. Then no caller gets a quorum. Source: the

@@ -91,8 +91,8 @@ class RecipeEntry:
     ) -> None:
         """Raise UsageError if the recipe cannot work with these arguments.
 
-        The recipe must be able to use `instances` instances. Every pause must be at a pause point
-        that the recipe has. If `capacity` is above 1, the recipe must allow several holders. If
+        The recipe must be able to use `instances` instances. The recipe must have the pause points
+        that `pauses` name. If `capacity` is above 1, the recipe must allow several holders. If
         `shared` is true, the recipe must have readers. If `shared` is false, the recipe must not
         have readers.
         """

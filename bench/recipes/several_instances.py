@@ -1,5 +1,6 @@
-"""Locks that use several instances but need no quorum. The first two recipes lock on one instance
-and copy the lock to the others. The other recipes lock on the master of a replicated fleet.
+"""Locks that use several instances, but do not ask for a quorum of votes. The first two recipes
+lock on one instance and copy the lock to the others. The other recipes lock on the master of a
+replicated fleet.
 
 `multi-write` is flawed on purpose. Do not copy it. If a caller cannot reach redis-1, it locks on
 redis-2. At this moment, redis-1 may have granted the lock to another caller, and the copy may not
