@@ -114,7 +114,7 @@ def run_on(
     environ: Mapping[str, str] = os.environ,
     series: LocustSeries | None = None,
 ) -> Done[RunResult]:
-    """Run `order` on `servers` that are prepared for its faults. Runs may share `servers`.
+    """Run `order` on `servers` that are prepared for its faults. Several runs may share `servers`.
 
     Without `show`, the run judges everything at its end. `series`: the Locust that the run shares
     with other runs (None: the run has its own Locust). Raises the same errors as `run_scenario`.
