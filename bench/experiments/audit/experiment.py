@@ -77,8 +77,8 @@ def chosen(names: Sequence[str]) -> list[JudgeRow[Stage]]:
 
 def known(entries: Sequence[LibraryEntry], words: Sequence[str]) -> Sequence[LibraryEntry]:
     """Return the libraries whose name contains one of `words`. If `words` is empty, return all
-    libraries. A part of the word "control" is also allowed, but it selects no library. Raises
-    UsageError if another word is in no library's name."""
+    libraries. The word "control" and parts of this word are also allowed, but they select no
+    library. Raises UsageError if any other word is not a part of a library's name."""
     names = [entry.library.name for entry in entries] + ["control"]
     for word in words:
         if not any(word in name for name in names):

@@ -5,8 +5,9 @@ interval, limit and headroom*.
                fleet keeps it.
     start      Short closed loops with 4, 16, … callers give a first estimate of the capacity.
     search     Open-loop probes at the rates at which the model is least sure narrow the interval
-               (model.py). The servers are drained between two probes. Every fourth probe is at the
-               target again. The last probes are at the target, too, until its answer is certain.
+               (model.py). The servers are drained before each probe. After every four of these
+               probes, one probe is at the target again. At the end, the search probes the target
+               until the answer about the target is certain, or until the target has had 12 probes.
 
 Each probe is a complete run with its own random arrivals. The search judges this run and stores its
 result in a folder below probes/. Usually one Locust process makes all runs of a point
@@ -92,8 +93,8 @@ def run_capacity(order: ExperimentOrder[CapacityPlan], show: Show) -> Done[Capac
 
 
 class OutOfTime(Exception):  # noqa: N818 - no error: a busy machine gets less far
-    """An error because the time budget is too short. There are two cases: the next run would end
-    too late, or the budget has ended the current run."""
+    """An error because the time budget is too short. In the first case, the next run would end too
+    late. In the second case, the budget has ended the current run."""
 
 
 class Budget:

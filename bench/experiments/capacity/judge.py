@@ -104,8 +104,8 @@ class Facts:
 
     @property
     def pauses(self) -> str:
-        """The end of a sentence about the probes. It says how many probes give no result because of
-        pauses. It is "" if there is no such probe."""
+        """The end of a sentence about the probes. This text says how many probes give no result
+        because of pauses. The text is "" if there is no such probe."""
         probes = self.findings.probes
         paused = len(self.findings.rates(Seen.PAUSED))
         if not paused:
@@ -330,8 +330,8 @@ def _student(values: int) -> float:
 
 def _probes_against(findings: Findings, capacity: Capacity, target: float | None) -> list[str]:
     """Return sentences about probes that contradict the interval. There are two kinds of
-    contradiction. At rates clearly below the interval, most probes missed. At rates clearly above
-    the interval, most probes held.
+    contradiction. In the first case, most probes at rates clearly below the interval missed. In the
+    second case, most probes at rates clearly above the interval held.
 
     The model assumes that a fleet which keeps a rate also keeps every lower rate. If this
     assumption is false, or if the machine changed during the search, the interval does not answer

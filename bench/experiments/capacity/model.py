@@ -4,10 +4,10 @@ the most informative next rate*. All functions are pure.
     P(a probe at rate r holds) = δ + (1 − δ − ε) / (1 + (r / c)^(1/s))
 
 - c is the capacity. If nothing disturbs the probes, half of the probes at this rate hold.
-- s is the width of the range of rates in which probes may either hold or miss. The width is in log
-  rate. So s describes the noise of one probe.
-- ε is the share of probes that miss because of a bad moment of the machine. This share does not
-  depend on the rate.
+- Near the capacity, there is a range of rates in which probes may hold or miss. s is the width of
+  this range. The width is in log rate. So s describes the noise of one probe.
+- ε is the share of probes that miss only because the machine was busy for a moment. This share does
+  not depend on the rate.
 - δ is the share of probes that hold by luck. This share does not depend on the rate.
 
 The model does not know c, s and ε. The model computes a probability for each combination of values
@@ -83,8 +83,9 @@ class RateInterval:
 
     def probes_left(self, done: int) -> int:
         """Estimate how many more probes the search needs until the interval is narrow enough. In
-        the beginning, three probes halve the interval. Later, the noise of the probes limits the
-        progress. The width of the interval is then proportional to 1 ÷ √n after n probes."""
+        the beginning, three probes halve the interval. Later, the noise of the probes decides how
+        fast the interval becomes narrower. The width of the interval is then proportional to 1 ÷ √n
+        after n probes."""
         halving = 3 * log2(log(self.high / self.low) / log((1 + ENOUGH) ** 2))
         settling = done * ((self.width / ENOUGH) ** 2 - 1) / 2 if self.width < 4 * ENOUGH else 0.0
         return max(round(max(halving, settling)), 1)

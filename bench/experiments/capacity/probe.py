@@ -3,7 +3,7 @@ each resource*. The outcome is held, missed, saturated or paused.
 
 A probe is HELD if every expression of the SLO is true and at least 0.99 of the offered operations
 were completed in time. Trouble in the load generator or in the machine cannot change this outcome.
-Most other probes are MISSED, which means that the servers are the cause. There are two exceptions:
+Most other probes are MISSED, and the servers are the cause of the miss. There are two exceptions:
 - SATURATED means that the load generator used 0.9 of a core, or that its timer caused the miss. If
   the timer is late, some operations begin so late that they miss the limit even with the median
   latency. If the probe keeps the SLO's limit without these operations, the timer caused the miss.
@@ -259,9 +259,9 @@ def _is_acquire_limit(threshold: Threshold) -> bool:
 
 
 def _within(threshold: Threshold, result: RunResult) -> tuple[int, int]:
-    """Return two numbers of operations in the window, without the acquires that overlap a pause.
-    The first number counts the operations that got their lease within the limit. The second number
-    counts all operations."""
+    """Return two numbers. The first number counts the operations in the window that got their lease
+    within the limit. The second number counts all operations in the window. Both numbers leave out
+    the acquires that overlap a pause."""
     within, due = _of_all(threshold, result)
     paused = _paused(threshold, result)
     return max(within - _up_to(paused, threshold.limit), 0), max(due - paused.count, 0)

@@ -1,9 +1,10 @@
 """Chooses the next probe of a capacity search: *findings about one fleet → an interval and the rate
 of the next probe*. All functions are pure.
 
-- The model (model.py) proposes the rate that is most informative after all probes so far.
-- If the load generator spoilt a probe, the search treats this probe as a miss. When the module
-  computes the capacity, it ignores this probe, because the probe shows nothing about the servers.
+- The model (model.py) uses the outcomes of all probes. It proposes the rate at which the next probe
+  will be most informative.
+- If the load generator spoilt a probe, the search treats this probe as a miss. This probe shows
+  nothing about the servers, so it is no miss in the computation of the capacity.
 - An end of the interval is known only if at least two probes near this end confirm it.
 - The lower end of the interval is never above the highest rate that held. The upper end is never
   below the lowest rate that missed.
@@ -82,9 +83,9 @@ class Findings:
         return [probe.seen for probe in self.probes if least <= probe.rate_per_s <= most]
 
     def looks(self, *also: Seen) -> list[Look]:
-        """Return one pair for each probe. The pair contains the probe's rate, and True if the probe
-        held. The list contains the probes that count for the capacity. The list also contains the
-        probes whose outcome is in `also`."""
+        """Return one pair for each probe. The first value of a pair is the probe's rate. The second
+        value is True if the probe held. The list contains the probes that count for the capacity.
+        The list also contains the probes whose outcome is in `also`."""
         kinds = (*self.counted, *also)
         return [
             (probe.rate_per_s, probe.seen is Seen.HELD)
@@ -162,10 +163,10 @@ def _against_hope(findings: Findings) -> list[tuple[float, int]]:
 
 
 def holds_nowhere(findings: Findings) -> bool:
-    """Return whether the search can conclude that the fleet keeps no rate. The search can conclude
-    this if no probe held, and if enough probes missed both at rates near zero and at rates in the
-    middle. Without a closed loop, return False, because the rates in the middle are shares of a
-    closed loop's rate."""
+    """Return whether the search can conclude that the fleet keeps no rate. The result is True if no
+    probe held, and if enough probes missed both at rates near zero and at rates in the middle.
+    Without a closed loop, return False, because the rates in the middle are shares of a closed
+    loop's rate."""
     return (
         bool(findings.callers)
         and not findings.rates(Seen.HELD)

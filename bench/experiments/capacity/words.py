@@ -204,8 +204,9 @@ def _headline(point: CapacityPoint, result: CapacityResult) -> str:
 
 def _now(point: CapacityPoint) -> str:
     """Return a text for the headline if the answer describes this machine only in its present
-    state. There are two possible reasons. Other programs used much of the machine's CPU time, or
-    pauses of the machine count as misses. Otherwise return ""."""
+    state. There are two possible reasons. One reason is that other programs used much of the
+    machine's CPU time. The other reason is that pauses of the machine count as misses. Otherwise
+    return ""."""
     others = [probe.others_ratio for probe in point.probes if probe.others_ratio is not None]
     is_busy = bool(others) and median(others) >= OTHERS
     why = f": other programs use {percent(median(others), 0)} of its CPU time" if is_busy else ""

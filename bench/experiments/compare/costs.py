@@ -220,7 +220,7 @@ class CountingRelay:
             self.ports.append(listener.getsockname()[1])
 
     def until_said(self, child: Child) -> tuple[str, Counter[str]]:
-        """Wait for the next line from `child`, and then until no more data arrives. Return the
+        """Wait for the next line from `child`. Then wait until no more data arrives. Return the
         line, and the counts of all traffic during this time."""
         self._counts = Counter()
         quiet = 0

@@ -11,11 +11,11 @@ The README of this folder contains the gate's rules. This module adds the follow
   a gate that contains an INVALID run.
 - The numbers of commands, bytes and round trips per acquire must not grow. A stored run contains
   only the averages of these numbers. So a gate of stored runs fails if one of these numbers
-  certainly grew, and if it grew by more than `COUNTED_MORE`. The gate's tolerance does not apply to
-  these numbers.
+  certainly grew, and if the growth is larger than `COUNTED_MORE`. The gate's tolerance does not
+  apply to these numbers.
 
-The function `earned` judges a stored comparison again. It calls the functions that judge a new
-comparison.
+The function `earned` judges a stored comparison again. For this purpose, `earned` calls the same
+functions that judge a new comparison.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -153,9 +153,9 @@ def gate_confidence(metrics: int, looks: int = 1) -> float:
 def gate_shift(values: Callable[[float], Shift], metrics: int, looks: int) -> Shift:
     """Return a figure's shift with the interval by which a gate judges the figure. The `low` end
     comes from an interval with the confidence that `gate_confidence` returns. The `high` end comes
-    from a second interval. At most a share of MISSED of all gates has a wrong `high` end. The
-    argument `values` is a function. It takes a confidence, and returns the shift with an interval
-    of this confidence.
+    from a second interval. The probability of a wrong `high` end is at most MISSED for a whole
+    gate. The argument `values` is a function. This function takes a confidence, and returns the
+    shift with an interval of this confidence.
 
     A gate passes only if the high end of *every* metric lies within its tolerance. So a gate can
     wrongly pass a worse metric only if the high end for exactly this metric is wrong. For this
@@ -289,8 +289,8 @@ def _without_word(
 
 def _ratio(shift: float, share: float | None) -> float | None:
     """Return the ratio second ÷ first. If `share` is None, `shift` is the difference of two
-    logarithms. If `share` is not None, it is the share of the first side, and `shift` is the second
-    side's share minus the first side's share."""
+    logarithms. Otherwise `share` is the first side's share, and `shift` is the second side's share
+    minus the first side's share."""
     if isinf(shift) or share == 0:
         return None
     return exp(shift) if share is None else 1 + shift / share

@@ -186,8 +186,8 @@ class RunSafety(Section, frozen=True, kw_only=True):
 
 
 class ComparedRun(Section, frozen=True, kw_only=True):
-    """One run of a finished round. In a finished round, all runs have finished. Runs of other
-    rounds do not count."""
+    """One run of a finished round. A round is finished when the runs of all sides have finished.
+    Other rounds do not count."""
 
     side: Annotated[Count, says("index into sides")]
     pair: Annotated[

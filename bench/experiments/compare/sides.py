@@ -107,9 +107,9 @@ def read_named(text: str, repository: Path) -> Named:
 
 
 def _like(path: Path, ready: Sequence[str]) -> str:
-    """Return a question such as `; did you mean X?`. X is a file in the folder of `path`, or a
-    ready scenario. The name of X is similar to the last part of `path`. Return "" if there is no
-    similar name."""
+    """Return a question such as `; did you mean X?`. X is a file next to `path`, or a ready
+    scenario. The name of X is similar to the last part of `path`. Return "" if there is no similar
+    name."""
     places = {place.name: str(place) for place in path.parent.glob("*")} | {
         name: name for name in ready
     }

@@ -1,9 +1,9 @@
 """Writes the planner's advice: *the options of a planner's page → the answer, the key figures and
 the alternatives as text*. All functions are pure.
 
-lockbench crashes servers that run in a certain way. The way is safe if no lock was granted twice in
-these crashes. The page first recommends a safe way that needs nothing from the clients. Each number
-in the text is also in the page.
+A way of running the servers is safe if it was tested with crashes and no lock was granted twice.
+The page first recommends a safe way that needs nothing from the clients. Each number in the text is
+also in the page.
 """
 
 import math

@@ -3,8 +3,8 @@ locks and the locks that were granted twice*.
 
     load        The first clients acquire locks and never release them. Each vote margin has one
                 first client.
-    cut         The victims end under this load. The cut then reads their ledgers and cuts their
-                files.
+    cut         The victims end under this load. The cut then reads the ledgers of the victims and
+                shortens their files.
     back        The victims start again, at once or when all leases have ended. The cut asks each
                 victim which locks it still knows.
     contention  The second clients ask for locks of the first clients. One second client trusts
@@ -18,7 +18,7 @@ connect before the crash. The second clients never request the same lock.
 If a server is running, the cut asks this server which locks it knows. If a server is dead, the cut
 reads the server's append-only file instead. Like a server, the cut ignores an incomplete command at
 the end of this file. A power cut removes all data that the shim's ledger does not report as
-durable. A torn power cut leaves a part of this data. The test
+durable. A power cut with a torn tail leaves a part of this data in the file. The test
 tests/integration/test_shim_on_ext4.py shows that the ledger is right.
 """
 

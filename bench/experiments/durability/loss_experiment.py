@@ -8,9 +8,9 @@ instances as the previous cut. If the fleets are large, there are fewer lanes. T
 a cut depend on the seed, the crash and the cut's number, but not on the lane.
 
 If a cut fails, the lane tries the cut again on a new fleet. If the cut fails several times, the
-experiment leaves the cut's group, and tries this group again at the end. At the end, fewer fleets
-run at the same time. If the group fails again, the experiment gives up this group, and the result
-names the reason.
+experiment continues with another group. When all other groups are finished, the experiment tries
+the group of the failed cut again. During this second try, fewer fleets run at the same time. If the
+group fails again, the experiment gives up this group, and the result names the reason.
 """
 
 import asyncio

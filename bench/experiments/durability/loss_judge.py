@@ -125,8 +125,8 @@ class CutFacts:
 
     @property
     def unexplained(self) -> int:
-        """The number of lost locks without an explanation. A loss has no explanation if the ledger
-        of the instance shows no reason why the instance postponed writes."""
+        """The number of lost locks whose loss has no explanation. A loss has no explanation if the
+        ledger of the instance shows no reason why the instance postponed writes."""
         calm = {
             one.instance for one in self.ledgers if not one.explains(self._window_of(one.instance))
         }

@@ -46,7 +46,8 @@ class CrashPlan(Section, frozen=True):
     """The planned crashes. The experiment makes each crash `cuts` times.
 
     `locks_per_s` is the load on each fleet. `latency_ms` is the delay that the shim adds to each
-    fsync. Crashes during a slow fsync have a fixed delay instead.
+    fsync. If a crash happens during a slow fsync, the shim adds a fixed delay instead of
+    `latency_ms`.
     """
 
     crashes: Annotated[tuple[Crash, ...], Meta(min_length=1)]
@@ -82,8 +83,8 @@ def sync_delay_s(crash: Crash, latency_ms: float) -> float:
 
 
 def lanes_of(crash: Crash) -> float:
-    """Return the number of lanes whose work would load the machine as much as the fleet of this
-    crash. A fleet with more than `DEPTH` instances counts as more than one lane."""
+    """Return how much of the machine the fleet of this crash needs. The unit is one lane with a
+    fleet of `DEPTH` instances. The result is at least 1."""
     return max(1.0, crash.instances / DEPTH)
 
 
@@ -121,10 +122,10 @@ def full_crashes(instances: Sequence[int]) -> list[Crash]:
 def quick_crashes(instances: Sequence[int]) -> list[Crash]:
     """Return a short selection of the possible crashes. Most of these crashes have one fleet size.
     This size is `DEPTH`, or the first number in `instances` if `DEPTH` is missing. In a fleet of
-    this size, one instance crashes in every possible way under every policy. In the main ways
-    (`_MAIN`), a quorum also crashes. In fleets of all other sizes, only one instance crashes, and
-    only in the main ways. Under `none` and `everysec`, the selection also contains delayed
-    restarts."""
+    this size, one instance crashes in every possible way under every policy. In these fleets, a
+    quorum also crashes, but only in the main ways (`_MAIN`). In fleets of all other sizes, only one
+    instance crashes, and only in the main ways. Under `none` and `everysec`, the selection also
+    contains delayed restarts."""
     depth = DEPTH if DEPTH in instances else instances[0]
     crashes = []
     for crash in full_crashes(instances):

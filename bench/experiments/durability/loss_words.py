@@ -1,6 +1,6 @@
 """Writes the texts of `lockbench crash`: *a crash result → a page about lost locks and locks
-granted twice*. The key figures show the losses that must not happen, in one line each. The tables
-show all other losses, and a table has at most 80 columns."""
+granted twice*. The key figures show the losses that must not happen. Each key figure has one line.
+The tables show all other losses. Each table has at most 80 columns."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial

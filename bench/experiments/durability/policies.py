@@ -48,8 +48,8 @@ def terms(*names: str) -> dict[str, str]:
 
 
 def disk_name(added_ms: float) -> str:
-    """Return the name of a disk. If lockbench adds a delay to each fsync, the name is this delay.
-    Otherwise the name is `raw disk`."""
+    """Return the name of a disk. If lockbench adds a delay to each fsync, the name consists of this
+    delay. Otherwise the name is `raw disk`."""
     return f"+{added_ms:g} ms" if added_ms else "raw disk"
 
 

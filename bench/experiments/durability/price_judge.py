@@ -12,8 +12,8 @@ judged findings*. All functions are pure.
   a quarter of the visits is missing.
 - If a sync on the disk takes almost no time, `always` cannot be clearly slower than the other
   policies. On such a disk, the judge does not decide whether `always` is the slowest policy.
-- Each caller uses a resource of its own. So a refused acquire is a fault, unless an earlier release
-  failed.
+- Each caller uses a resource of its own. So no acquire may be refused, except after a failed
+  release.
 """
 
 import math
@@ -281,9 +281,9 @@ def judge_fsync(
 
 
 def _evidence(tested: str, rows: Rows) -> Evidence:
-    """Return the number of usable rows as evidence. A row is usable if the load process was not the
-    limit, and if the load had no queue and no late start. At least half of all rows must be
-    usable."""
+    """Return the number of rows that count as evidence for the verdict, and the number that is
+    necessary. A row counts if the load process was not the limit, and if the load had no queue and
+    no late start. At least half of all rows must count."""
     limited = [row.generator.bound if row.load == "max" else row.sustained is False for row in rows]
     spoilt = sum(
         bool(row.generator.reason or limit) for row, limit in zip(rows, limited, strict=True)

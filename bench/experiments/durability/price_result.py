@@ -63,8 +63,8 @@ class Setup(Section, frozen=True, kw_only=True):
     def disk(
         self,
     ) -> Annotated[str, says("the disk in words: raw, or the delay added to each fsync")]:
-        """The name of the disk. If lockbench adds a delay to each fsync, the name is this delay.
-        Otherwise the name is `raw disk`."""
+        """The name of the disk. If lockbench adds a delay to each fsync, the name consists of this
+        delay. Otherwise the name is `raw disk`."""
         return disk_name(self.injected_ms)
 
 
