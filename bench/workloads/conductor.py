@@ -160,7 +160,7 @@ class Conductor:
     def _give_up(self, runner: MasterRunner, expected: int) -> None:
         """End the run if not all workers of other hosts have connected by now.
 
-        A worker that connected but was lost later counts as absent.
+        If a worker has connected but is lost later, the worker counts as absent.
         """
         came = sorted(client.id.split("_")[0] for client in runner.clients.ready)
         if runner.state != STATE_INIT or len(came) >= expected:

@@ -69,7 +69,7 @@ SOON_FREE: Final = 4
 
 
 class Crowd:
-    """The processes that wait for one resource, in order.
+    """The processes that wait for one resource, in the order in which they get the turn.
 
     `left` is the number of callers of this process that may try before the turn goes to the waiting
     processes. `news_ns` is the time of the last message about the resource.

@@ -88,7 +88,7 @@ class Members:
         self.recount()
 
     def detach(self, index: int, reason: str, now_ns: int, *, refused: bool = False) -> None:
-        """Note that a connection has ended, or that a connection could not be opened.
+        """Update the state of an instance whose connection has ended or could not be opened.
 
         Open votes become SILENT, and the engine sends open releases again later (owed.py).
         """

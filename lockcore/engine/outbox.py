@@ -39,7 +39,7 @@ LARGEST: Final = 512  # commands
 
 
 class Outbox:
-    """The commands of one pass of the loop.
+    """An object that collects the commands of one pass of the event loop.
 
     `dirty` is True while the queues contain commands that `Engine.flush` has not begun to send.
     `flushing` is True while `Engine.flush` sends. `want_flush` is called when the first command of

@@ -1,9 +1,9 @@
 """This module injects the faults of a machine: a process dies or stops, a disk is slow, broken or
 full, a disk loses power, or a clock is wrong.
 
-Rules: a killed instance stays dead until the fault ends, so that leaks can be counted. A killed
-worker stays dead. Each stopped worker has a leash (leash.py), so the worker continues even if
-lockbench is killed. If lockbench is killed, the guard kills stopped instances.
+Rules: a killed instance stays dead until the fault ends, so that lockbench can count the leaked
+keys. A killed worker stays dead. Each stopped worker has a leash (leash.py), so the worker
+continues even if lockbench is killed. If lockbench is killed, the guard kills stopped instances.
 
 A power cut loses all data that was written after the last successful fsync *began*. This is the
 worst case. lockbench assumes that file names survive a power cut, because Redis syncs the folder of
