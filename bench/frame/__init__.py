@@ -1,9 +1,9 @@
 """This package is the frame in which every command of lockbench runs. The frame executes a command
 and returns an exit code. The frame never shows a traceback.
 
-The frame handles options, outputs, exit codes and progress. It contains no code for a particular
-question. This module imports only sys and os before `guarded` is active. So if the user presses
-Ctrl-C at any moment, the program prints one line and exits with code 130.
+The frame handles options, outputs, exit codes and progress. The frame contains no code for a
+particular question. This module imports only sys and os before `guarded` is active. So if the user
+presses Ctrl-C at any moment, the program prints one line and exits with code 130.
 """
 
 from __future__ import annotations

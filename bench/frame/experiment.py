@@ -1,5 +1,5 @@
-"""Provides the code that the commands of all experiments share. It turns a command's options into
-an order, and runs the order.
+"""Provides the code that the commands of all experiments share. This code turns the options of a
+command into an order, and runs the order.
 
 Wrong options are refused before any work starts. Progress is shown on stderr, and the tables are
 printed on stdout. With --json, stdout holds the result and nothing else. An interrupted experiment

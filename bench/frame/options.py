@@ -243,8 +243,8 @@ def result_options(kind: str, shown: str = "tables") -> Decorator:
 
 
 def run_options(kind: str) -> Decorator:
-    """Return a decorator that adds the options of a run to a click command. It does not add the
-    options for scenario keys.
+    """Return a decorator that adds the options of a run to a click command. The decorator does not
+    add the options for scenario keys.
 
     The added options include the options of `result_options`.
     """

@@ -1,6 +1,6 @@
 """Runs one session that measures a matrix of prices or losses. The session makes only the
-measurements that are still missing. At the end it stores the result, or it leaves an unfinished
-result.
+measurements that are still missing. At the end the session stores the result, or leaves an
+unfinished result.
 
 A matrix takes many minutes. The session writes each finished piece to the journal at once. So a
 later session can continue an interrupted matrix. The session removes the journal when it has stored
@@ -69,8 +69,8 @@ def sit(
     check: Callable[[Piece], object] = lambda _piece: None,
 ) -> Done[Stored]:
     """Measure the pieces of a matrix that are missing in the journal of `order`. A session can
-    continue a journal only if its own `plan` is equal to the plan in the journal. The function
-    `check` raises an error for a stored piece that cannot be used.
+    continue a journal only if `plan` is equal to the plan in the journal. The function `check`
+    raises an error for a stored piece that cannot be used.
 
     Raises BenchError if nothing can be measured. Raises KeyboardInterrupt if the user presses
     Ctrl-C before the first piece is finished.

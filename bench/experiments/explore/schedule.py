@@ -74,7 +74,8 @@ ANY = {
 
 
 class Setting(Size, frozen=True, kw_only=True):
-    """The setting of a schedule: the recipe, its clients, the instances and the possible changes.
+    """The setting of a schedule. The setting consists of the recipe, the clients, the instances and
+    the possible changes.
 
     `may` lists the possible changes for each kind of place. `rate` is the speed of the servers'
     clocks, which is within the drift that locks must tolerate. `is_replicated` is true if the other

@@ -1,5 +1,5 @@
-"""Defines the command `lockbench judge`. It turns a lock and options into a judgement of all
-rows.
+"""Defines the command `lockbench judge`. The command tests a lock row by row and judges the
+results.
 """
 
 from __future__ import annotations

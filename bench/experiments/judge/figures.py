@@ -126,8 +126,9 @@ def _held(
 
 def _end(steps: Sequence[CourseStep], begin: int, ttl_ms: int | None) -> int:
     """Return the number of the step that ends a lease. Step `begin` granted this lease. The lease
-    ends when the client releases it, when its keys end, or when `ttl_ms` has passed. If `ttl_ms` is
-    None, no time ends the lease. If no step ends the lease, the result is the number of steps.
+    ends when the client releases the lease, when the lease's keys end, or when `ttl_ms` has passed.
+    If `ttl_ms` is None, no time ends the lease. If no step ends the lease, the result is the number
+    of steps.
     """
     granted = steps[begin]
     until_ms = math.inf if ttl_ms is None else granted.after_ms + ttl_ms

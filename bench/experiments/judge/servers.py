@@ -1,5 +1,5 @@
 """Defines rows about servers that refuse commands, forget keys, or fail over. The finding holds the
-messages that the callers got, and mentions keys that remain.
+messages that the callers got. If keys remain, the finding also mentions these keys.
 
 The rows apply the same faults as a scenario (bench/topology/faults), but to all servers at once. A
 server that is busy or still loading answers nobody, so the judge does not look at its keys.
@@ -28,8 +28,8 @@ VALUE = "x" * 1024
 
 
 def run_script(fault: Injection) -> None:
-    """Make a server answer BUSY, because it executes an endless script. At the end of the fault,
-    SCRIPT KILL ends the script.
+    """Make a server execute an endless script. The server then answers other commands with BUSY. At
+    the end of the fault, SCRIPT KILL ends the script.
     """
     fleet = fault.fleet
     index = fault.index

@@ -1,6 +1,6 @@
 """Provides the stage on which the judge tests a user's lock. This stage extends the stage of the
-audit. It handles the TTL and the keys that the user's lock chooses. It also adds proxies and
-faults.
+audit. The new stage handles the TTL and the keys that the user's lock chooses. The new stage also
+adds proxies and faults.
 
 The lock chooses its TTL, and the judge waits until this TTL has passed. The lock's keys are the
 keys that appear with a lease and are gone after its release. The judge cannot see when a waiting

@@ -1,5 +1,5 @@
-"""Defines the command `lockbench safety`. It turns options into a judged matrix of recipes and
-claims.
+"""Defines the command `lockbench safety`. The command turns options into a judged matrix of recipes
+and claims.
 
 The command refuses an unknown name before any work starts.
 """

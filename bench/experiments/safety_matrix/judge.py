@@ -58,7 +58,7 @@ def earned(result: SafetyResult) -> SafetyResult:
 def word_of_row(row: SafetyRow) -> MatrixWord:
     """Return the verdict word that follows from the evidence in a stored row.
 
-    If the row was not tested, its verdict word does not change.
+    If the row was not tested, the verdict word of the row does not change.
     """
     if row.verdict not in ROW_WORDS:
         return row.verdict

@@ -175,8 +175,8 @@ def _overlap_ms(rate: float, ttl_ms: int, setup: RowSetup) -> tuple[float, float
     """Return two times in ms. The first time says how long a lease overlaps the next lease. The
     second time is the lifetime of the first lease's key.
 
-    The function makes up to TIMES tries. It returns the longest overlap and the shortest lifetime
-    in these tries.
+    The function makes up to TIMES tries. The function returns the longest overlap and the shortest
+    lifetime in these tries.
     """
     targets = tuple(f"instance:{index}" for index in range(INSTANCES))
     orders = read_faults([Fault("clock-rate", 0, None, targets, "fixed", {"rate": rate})])
