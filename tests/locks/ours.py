@@ -3,7 +3,7 @@
 without_owner        SET NX PX with a fixed value, DEL without a look: deletes a stranger's lock
 get_then_del         looks before it deletes, in two steps: a pause between them deletes one, too
 in_memory            a mutex of one process, which asks no server
-true_or_none         acquire returns what SET NX returns in redis-py: True, or None for no
+true_or_none         prints; acquire returns what SET NX returns in redis-py: True, or None for no
 semaphore            at most three, by a sorted set
 wrong_semaphore      the same, and it lets a fourth in
 semaphore_of_keys    at most three, and each holder has a key of its own
@@ -78,7 +78,7 @@ def in_memory(_urls: Sequence[str]) -> Made:
 
 
 class TrueOrNone:
-    """Acquire does not wait, and a grant that comes late does not count."""
+    """Acquire does not wait and writes to stdout, and a grant that comes late does not count."""
 
     def __init__(self, urls: Sequence[str]) -> None:
         self._client = redis.Redis.from_url(urls[0])
@@ -86,6 +86,7 @@ class TrueOrNone:
 
     def acquire(self, name: str) -> object:
         """True, or None."""
+        print(f"acquire {name}", flush=True)
         begun_s = time.monotonic()
         got = self._client.set(name, self._owner, nx=True, px=TTL_MS)
         return got if time.monotonic() - begun_s < TTL_MS / 2000 else None

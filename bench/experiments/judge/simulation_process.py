@@ -7,8 +7,10 @@ explorer's TTL before it imports the other modules of the explorer. Source:
 bench/experiments/explore/README.md.
 """
 
+import os
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import redirect_stdout
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -30,9 +32,14 @@ HOLD_SHARE = 0.3
 
 def main() -> None:
     """Read orders, play the lock of each order, and write the answers."""
+    # The lock may write to stdout. This text goes to stderr.
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
     for order in orders(SimulationOrder):
         schedule.TTL_MS = order.ttl_ms
-        say(played(order))
+        answer = played(order)
+        with redirect_stdout(answers):
+            say(answer)
 
 
 def played(order: SimulationOrder) -> SimulationAnswer:
