@@ -65,10 +65,11 @@ _HOST = re.compile(r"[\w.%-]*")
 
 # The pattern of a secret that looks like a word or a number of a sentence.
 _ORDINARY = re.compile(r"[a-zA-Z_.:-]+|[\d.:]+")
-_SECRET_OPTION = re.compile(r"^(--?[a-z-]*(?:pass|secret|token)[a-z-]*)(=.*)?$", re.IGNORECASE)
+# `-a` is the password option of redis-cli and valkey-cli.
+_SECRET_OPTION = re.compile(r"^(--?[a-z-]*(?:pass|secret|token)[a-z-]*|-a)(=.*)?$", re.IGNORECASE)
 # The pattern of such an option within an argument that is a command line itself.
 _SECRET_OPTION_WITHIN = re.compile(
-    r"((?<=\s)--?[a-z-]*(?:pass|secret|token)[a-z-]*(?:=|\s+))('[^']*'|\"[^\"]*\"|\S+)",
+    r"((?<=\s)(?:--?[a-z-]*(?:pass|secret|token)[a-z-]*|-a)(?:=|\s+))('[^']*'|\"[^\"]*\"|\S+)",
     re.IGNORECASE,
 )
 

@@ -162,6 +162,8 @@ def test_an_argument_that_is_a_command_line_itself_is_masked() -> None:
     command = "node lock.mjs --password=hunter2 --token 'hunter2 x' redis://a:hunter2@db --users 3"
     shown_command = "node lock.mjs --password=*** --token *** redis://a:***@db --users 3"
     assert masked_command(["judge", command]) == ["judge", shown_command]
+    assert masked_command(["judge", "sh x.sh -a hunter2"]) == ["judge", "sh x.sh -a ***"]
+    assert masked_command(["redis-cli", "-a", "hunter2"]) == ["redis-cli", "-a", "***"]
 
 
 def test_what_is_masked_stays_as_it_is_when_it_is_masked_again() -> None:

@@ -6,7 +6,8 @@ function `lock` must return one of the following objects. Its calls may be synch
 asynchronous.
 
     a callable from a name to a context manager      with lock("stock:42"): ...
-    an object with acquire(name) and release(name)   acquire may return False for "no"
+    an object with acquire(name) and release(name)   acquire may return False or None for "no"
+    an object with acquire(name) and release(token)  acquire returns the token
 
 Then run `lockbench judge THIS_FILE --quick`.
 """

@@ -45,6 +45,11 @@ def test_the_head_says_what_went_wrong_in_the_worst_row() -> None:
 
 def test_the_head_of_a_lock_without_fault_says_what_the_load_found() -> None:
     assert sheet(judged()).headline.endswith("tested leases (contention)")
+    cut = sheet(replace(judged(), interrupted=True))
+    assert "interrupted after" in cut.headline
+    assert cut.headline.endswith("none of them shows a fault")
+    broken = sheet(replace(judged(late_set="does not"), interrupted=True))
+    assert broken.headline.endswith(f"{STAYS} (late-set)")
 
 
 def test_a_reason_in_the_table_is_not_said_again() -> None:
