@@ -134,13 +134,14 @@ def instrument(
 ) -> None:
     """Export the telemetry of `lock` from now on, through these providers or the global providers.
 
-    An acquire of more than `slow_s` (s) is slow. `class_of` maps a resource to one of a few classes
-    (at most 20, then `others`). The class is the attribute `redlock.resource.class`. `class_of`
-    must be quick. `class_of` runs in the caller's thread, or in a thread of lockcore when a keeper
-    extends or loses a lease. For each lock, `class_of` runs in one thread at a time. If `class_of`
-    raises, the exception and the operation are dropped. `fleet` is the name of the instances
-    (`redlock.fleet`). With `contended_spans`, contended acquires have spans, too. Raises TypeError
-    or ValueError for bad arguments, and ValueError when the lock has an observer already.
+    An acquire of more than `slow_s` (s) is slow. `class_of` maps a resource to one of a few
+    classes. After 20 classes, each new class becomes `others`. The class is the attribute
+    `redlock.resource.class`. `class_of` must be quick. `class_of` runs in the caller's thread, or
+    in a thread of lockcore when a keeper extends or loses a lease. For each lock, `class_of` runs
+    in one thread at a time. If `class_of` raises, the exception and the operation are dropped.
+    `fleet` is the name of the instances (`redlock.fleet`). With `contended_spans`, contended
+    acquires have spans, too. Raises TypeError or ValueError for bad arguments, and ValueError when
+    the lock has an observer already.
     """
     if not isinstance(slow_s, int | float) or not 0 <= slow_s <= MOST_SLOW_S:
         raise ValueError(f"slow_s must be a number of seconds, 0 to {MOST_SLOW_S}, not {slow_s!r}")

@@ -3,7 +3,7 @@
 Input: the name and the value of an argument. Output: nothing, or an exception.
 
 Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md. Because of the
-compilation, a constant is `Final`. `isinstance` gets a tuple and not `int | float`, because machine
+compilation, constants are `Final`. `isinstance` gets a tuple and not `int | float`, because machine
 code would build the union in each call.
 
 Rules: a value of the wrong kind is a TypeError. A value out of range is a ValueError, and nan and

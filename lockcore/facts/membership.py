@@ -93,11 +93,11 @@ class Hello:
     of the server, and `identity` names the INFO fields from which `run_id` comes. `replid` is the
     replication id, or "" if there is none. `started_s` is the time (s) at which the server started,
     on the clock of the server or of this client. lockcore compares `started_s` only if `identity`
-    is PROCESS. `was_replica` is True if the server was a replica since its start. `tells` is True
-    if the server reports a flush on the connection. If `tells` is False, the client asks the server
-    every second. `hears` is True if the connection brings messages of other processes (handoff.py).
-    `swaps` is the number of database swaps since the start of the server, or since a reset of its
-    statistics. `swaps` is NOT_COUNTED if the server does not count swaps.
+    is PROCESS. `was_replica` is True if the server was a replica at any time since its start.
+    `tells` is True if the server reports a flush on the connection. If `tells` is False, the client
+    asks the server every second. `hears` is True if the connection brings messages of other
+    processes (handoff.py). `swaps` is the number of database swaps since the start of the server,
+    or since a reset of its statistics. `swaps` is NOT_COUNTED if the server does not count swaps.
     """
 
     run_id: str

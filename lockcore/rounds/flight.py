@@ -214,7 +214,7 @@ class Flight:
 class MergedReply(InFlight):
     """The header of the reply to a merged release.
 
-    After the header, the answers to its `parts` follow in one line each.
+    After the header, one line with an answer follows for each of the `parts`.
 
     The header is the line `*n` for n parts. The flight compares the header with the expected bytes.
     The line of each part counts as a separate reply. If an error comes instead of a part's line,

@@ -1,6 +1,6 @@
 """Sends the releases again that an instance did not take.
 
-Input: releases without success, and the time. Output: commands to send.
+Input: failed releases, and the time. Output: commands to send.
 
 Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md. Because of the
 compilation, constants are `Final`, and `OwedRelease` has slots.

@@ -3,7 +3,7 @@
 Input: received bytes. Output: each reply, given to the round that waits for it.
 
 Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md. Because of the
-compilation, a constant is `Final`, and the classes on hot paths have slots.
+compilation, constants are `Final`, and the classes on hot paths have slots.
 
 Rules: Redis answers a connection's commands in order. So the awaited replies form a FIFO, and
 commands need no identifiers. A flight compares the received bytes with the bytes that it expects.

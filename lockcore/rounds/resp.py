@@ -3,7 +3,7 @@ r"""Encodes requests and reads single lines of RESP2.
 Arguments become the bytes of a request. A line of a peer becomes a reply.
 
 Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md. Because of the
-compilation, a constant is `Final`.
+compilation, constants are `Final`.
 
 Rules: each answer to a command of the lock is a single line. The only answers are errors and the
 exact lines in `ANSWERS`, which are `+OK`, `$-1`, `_` (the same in RESP3), `:1` and `:0`. Any other

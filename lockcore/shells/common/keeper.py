@@ -122,7 +122,10 @@ class KeepAlive:
             self.error = ForeignProcessError()
 
     def stop(self) -> None:
-        """Extend no more. The lease lasts until `lease.valid_until_ns` unless it is released."""
+        """Stop the extensions.
+
+        The lease lasts until `lease.valid_until_ns` or until its release.
+        """
         self.stopped = True
         cancel = self.cancel
         self.cancel = None

@@ -1,1 +1,1 @@
-"""Waiting by greenlets of gevent."""
+"""Lets greenlets of gevent wait for locks."""

@@ -71,7 +71,7 @@ class GreenletDriver(LoopDriver):
 
     @classmethod
     def connect(cls, targets: Sequence[InstanceTarget], settings: Settings) -> Self:
-        """Connect to all instances at once. Raises InstanceError."""
+        """Connect to all instances at the same time. Raises InstanceError."""
         driver = cls(targets, settings)
         jobs = [driver._spawn(shaken, target) for target in driver.targets]
         driver.admit([job.get() for job in jobs])

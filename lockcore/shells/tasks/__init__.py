@@ -1,1 +1,1 @@
-"""Waiting by tasks of asyncio, or of uvloop."""
+"""Lets tasks of asyncio or uvloop wait for locks."""

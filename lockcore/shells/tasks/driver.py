@@ -38,7 +38,7 @@ class AsyncDriver(LoopedDriver):
 
     @classmethod
     async def connect(cls, targets: Sequence[InstanceTarget], settings: Settings) -> Self:
-        """Connect to all instances at once. Raises InstanceError."""
+        """Connect to all instances at the same time. Raises InstanceError."""
         driver = cls(targets, settings)
         jobs = [driver._shake(target) for target in driver.targets]
         try:

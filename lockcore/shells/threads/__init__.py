@@ -1,1 +1,1 @@
-"""Waiting by threads."""
+"""Lets threads wait for locks."""

@@ -54,7 +54,7 @@ class ThreadDriver(IoDriver):
 
     @classmethod
     def connect(cls, targets: Sequence[InstanceTarget], settings: Settings) -> ThreadDriver:
-        """Connect to all instances at once. Raises InstanceError."""
+        """Connect to all instances at the same time. Raises InstanceError."""
         driver = cls(targets, settings)
         with ThreadPoolExecutor(min(len(targets), MOST_HANDSHAKES)) as pool:
             jobs = [pool.submit(shaken, target) for target in driver.targets]
