@@ -129,7 +129,7 @@ def test_lockcore_imports_no_event_loop_and_nothing_of_the_bench() -> None:
 # A token is a name, a number, a string or an operator. Comments, docstrings and line breaks are
 # free, so pressing code gains nothing. A budget may shrink. Whoever lets one grow says in the
 # commit what the users get for it. The aim for the whole product is 285,000.
-BUDGETS = {"lockcore": 58_760, "bench": 303_300, "dashboards": 6_900}
+BUDGETS = {"lockcore": 58_760, "bench": 304_000, "dashboards": 6_900}
 FREE_TOKENS = {
     tokenize.COMMENT,
     tokenize.NL,
