@@ -202,7 +202,7 @@ class Mask:
             masked = _without(masked, secret)
         return _urls_shown(masked)
 
-    # A password may be a word ("or"), a number, or a host. If the mask hid such a secret in one of
+    # A password may be a word "or", a number, or a host. If the mask hid such a secret in one of
     # our own sentences, it would destroy the sentence, and the gap would reveal the password. So in
     # our own sentences the mask hides only secrets that do not look like words. Texts of others
     # pass through the whole mask before we quote them, so our sentences normally contain no secret.

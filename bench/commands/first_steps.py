@@ -196,10 +196,8 @@ def _line(key: ScenarioKey) -> str:
     epilog=ending(
         'eval "$(lockbench completion bash)"',
         "lockbench completion fish > lockbench.fish",
-        note=(
-            "For completion in every new shell, add the first line to ~/.bashrc (bash) "
-            "or ~/.zshrc (zsh)."
-        ),
+        note="For completion in every new shell, add the first line to ~/.bashrc (bash) "
+        "or ~/.zshrc (zsh).",
     ),
 )
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))

@@ -38,11 +38,9 @@ from bench.screen import note
 @click.option(
     "--collector",
     metavar="PATH",
-    help=(
-        "program of the OpenTelemetry Collector that sends figures from lockbench to "
-        "Prometheus; with the word none, lockbench starts no collector  [the collector on "
-        "PATH]"
-    ),
+    help="program of the OpenTelemetry Collector that sends figures from lockbench to "
+    "Prometheus; with the word none, lockbench starts no collector  [the collector on "
+    "PATH]",
 )
 @click.option("--stay", is_flag=True, help="keep Prometheus running after the run, until Ctrl-C")
 @run_options("observe")

@@ -34,10 +34,8 @@ if TYPE_CHECKING:
     "--html",
     metavar="FILE",
     type=PLACE,
-    help=(
-        "write the HTML page to this file  [default: beside the result, or in results/ if you "
-        "name several results]"
-    ),
+    help="write the HTML page to this file  [default: beside the result, or in results/ if you "
+    "name several results]",
 )
 @click.option(
     "--markdown",

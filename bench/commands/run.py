@@ -43,10 +43,8 @@ _TOLD = ("allow_missing", "allow_skipped", "name", "more")
     epilog=ending(
         "lockbench run hot-key --duration 10s",
         "lockbench run mine.toml --threshold 'acquire.p99 < 10ms'",
-        note=(
-            "Ready scenarios are in bench/scenarios/. `lockbench init` writes a "
-            "scenario with every key."
-        ),
+        note="Ready scenarios are in bench/scenarios/. `lockbench init` writes a "
+        "scenario with every key.",
     ),
 )
 @click.argument("scenario", required=False, type=ScenarioPlace())

@@ -61,10 +61,8 @@ class GetSet(_Unchecked):
 
     about = About(
         how="GET the variable, SET it to 1 if it is 0",
-        flaw=(
-            "the check and the SET are two steps, so all callers that read 0 before the SET "
-            "get the lock"
-        ),
+        flaw="the check and the SET are two steps, so all callers that read 0 before the SET "
+        "get the lock",
         safe=False,
         points=("after-get",),
     )
@@ -135,10 +133,8 @@ class TimestampGetset(PlainRecipe):
     about = About(
         how="SETNX with the end time as value; GETSET takes over an expired lock; a release "
         "is DEL if the lock has not expired",
-        flaw=(
-            "needs synchronised clocks; after a takeover, the loser overwrites the winner's "
-            "end time"
-        ),
+        flaw="needs synchronised clocks; after a takeover, the loser overwrites the winner's "
+        "end time",
         safe=False,
         points=("after-get", "after-check"),
     )
@@ -208,13 +204,9 @@ class Company2013(TimestampGetset):
 
     about = replace(
         TimestampGetset.about,
-        how=(
-            "like timestamp-getset, but a release reads the key and deletes it if its end time "
-            "has not passed"
-        ),
-        flaw=(
-            "a blocked owner reads the timestamp of its successor and deletes the successor's lock"
-        ),
+        how="like timestamp-getset, but a release reads the key and deletes it if its end time "
+        "has not passed",
+        flaw="a blocked owner reads its successor's timestamp and deletes the successor's lock",
     )
 
     def give_back(self, lease: Lease) -> Outcome:
@@ -270,9 +262,7 @@ class SetNxLuaRecipe(PlainRecipe):
     about = About(
         how="one instance through redis-py: SET NX PX with a unique value, "
         "compare-and-delete in Lua",
-        flaw=(
-            "the lock itself has no known flaw, but its only instance is a single point of failure"
-        ),
+        flaw="the lock has no known flaw, but its only instance is a single point of failure",
         safe=True,
     )
 
@@ -537,9 +527,7 @@ class WatchdogNaive(Watchdog):
     about = replace(
         Watchdog.about,
         how="like watchdog, but a plain PEXPIRE renews the lock",
-        flaw=(
-            "after a pause, a caller may extend another caller's lock and treat it as its own lock"
-        ),
+        flaw="after a pause, a caller may extend another caller's lock and treat it as its own",
         safe=False,
     )
 

@@ -107,10 +107,8 @@ class ReaderWriterLate(ReaderWriter):
     about = replace(
         ReaderWriter.about,
         how="like reader-writer, but a writer first looks and then sets its key",
-        flaw=(
-            "if another caller gets the lock between a writer's check and its SET, both hold "
-            "the lock"
-        ),
+        flaw="if another caller gets the lock between a writer's check and its SET, both hold "
+        "the lock",
         safe=False,
         points=("after-check",),
     )

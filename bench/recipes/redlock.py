@@ -45,10 +45,8 @@ class RedlockRecipe(Observer):
 
     about = About(
         how="lockcore's Redlock asks all N instances at once, pipelined and multiplexed",
-        flaw=(
-            "no known flaw if clock drift is bounded and crashed instances restart after the "
-            "longest TTL"
-        ),
+        flaw="no known flaw if clock drift is bounded and crashed instances restart after the "
+        "longest TTL",
         safe=True,
         most=None,
         usual=5,
@@ -155,9 +153,7 @@ class RedlockSequential(PlainRecipe):
 
     about = About(
         how="Redlock through redis-py: one instance after another, always in the same order",
-        flaw=(
-            "an attempt takes N round trips, and split votes are possible during this whole time"
-        ),
+        flaw="an attempt takes N round trips, and split votes are possible during this whole time",
         safe=True,
         most=None,
         usual=5,
@@ -226,7 +222,7 @@ class RedlockRandomOrder(RedlockSequential):
     about = replace(
         RedlockSequential.about,
         how="like redlock-sequential, but every round asks the instances in a random order",
-        flaw=("attempts are slow, and votes are split more often than with one common order"),
+        flaw="attempts are slow, and votes are split more often than with one common order",
     )
 
     def __init__(self, servers: Sequence[PlainInstance], settings: RecipeSettings) -> None:

@@ -46,10 +46,8 @@ class MultiWrite(PlainRecipe):
     """
 
     about = About(
-        how=(
-            "SET NX PX on one instance, then a copy to the others; after an error, the client "
-            "uses another instance"
-        ),
+        how="SET NX PX on one instance, then a copy to the others; after an error, the client "
+        "uses another instance",
         flaw="during a switch, two instances may grant the lock to two clients",
         safe=False,
         least=2,
@@ -124,10 +122,8 @@ class MultiWriteUniqueIndex(MultiWrite):
         MultiWrite.about,
         how="like multi-write, but a lease also needs a row with a unique index in a database "
         "(SQLite)",
-        flaw=(
-            "none while the database works; it is the real lock and refuses multi-write's double "
-            "grants"
-        ),
+        flaw="none while the database works; it is the real lock and refuses multi-write's double "
+        "grants",
         safe=True,
     )
 
@@ -230,10 +226,8 @@ class ReplicaFailover(PlainRecipe):
     """
 
     about = About(
-        how=(
-            "SET NX PX on the master; when the master dies, an asynchronous replica is promoted "
-            "at once"
-        ),
+        how="SET NX PX on the master; when the master dies, an asynchronous replica is promoted "
+        "at once",
         flaw="the promoted replica may lack the key, so an acknowledged lock is granted again",
         safe=False,
         least=2,
@@ -304,10 +298,8 @@ class ReplicaDelayedPromotion(ReplicaFailover):
     about = replace(
         ReplicaFailover.about,
         how="like replica-failover, but a replica is promoted only after the longest TTL",
-        flaw=(
-            "mutual exclusion has no known flaw; after the master's death, no lock is "
-            "granted for one TTL"
-        ),
+        flaw="mutual exclusion has no known flaw; after the master's death, no lock is "
+        "granted for one TTL",
         safe=True,
     )
 

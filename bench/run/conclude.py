@@ -426,7 +426,7 @@ def _warnings(
             "only within one process; test with --processes 2"
         )
     if not about.safe:
-        yield (f"{evidence.scenario.recipe} {SHOWS_A_FLAW}; do not use this lock: {about.flaw}")
+        yield f"{evidence.scenario.recipe} {SHOWS_A_FLAW}; do not use this lock: {about.flaw}"
     for name, number in workers.added(report.figures for report in reports).items():
         if name not in COUNTED:
             yield (

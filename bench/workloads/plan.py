@@ -246,10 +246,8 @@ def add_options(parser: Any) -> None:
     parser.add_argument(
         RESULT,
         metavar="DIR",
-        help=(
-            "folder for the result; with this option, a headless run works like `lockbench run "
-            "--out DIR`"
-        ),
+        help="folder for the result; with this option, a headless run works like `lockbench run "
+        "--out DIR`",
         include_in_web_ui=False,
     )
 

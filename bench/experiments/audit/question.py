@@ -29,9 +29,7 @@ AUDIT = Question(
         "lockbench audit --quick",
         "lockbench audit --library redis-py --schedule body-without-lock",
     ),
-    note=(
-        "lockbench installs each library in an environment of its own below .peers. The "
-        "first installation takes minutes. lockbench starts servers on loopback and stops "
-        "these servers at the end. With --quick, an audit takes at least five minutes."
-    ),
+    note="lockbench installs each library in an environment of its own below .peers. The "
+    "first installation takes minutes. lockbench starts servers on loopback and stops "
+    "these servers at the end. With --quick, an audit takes at least five minutes.",
 )

@@ -198,7 +198,7 @@ def _target_missed(facts: Facts) -> Answer | None:
         return words.NOT_KEPT, [f"{text}, because the fleet carries at most {count(high)}/s"]
     if target_holds(facts.findings, target) is False:
         return words.NOT_KEPT, [
-            (f"{text}, so fewer than half of all probes at this rate keep the SLO (95 % certainty)")
+            f"{text}, so fewer than half of all probes at this rate keep the SLO (95 % certainty)"
         ]
     why = (
         "but the target rate is not above the interval, so it is unknown whether the fleet keeps "

@@ -329,10 +329,8 @@ def next_limit(uses: Sequence[ResourceUse], gave_out: str = "") -> ResourceUse:
     if gave_out and machine is not None and (machine.ratio or 0.0) >= FULL:
         return structs.replace(
             machine,
-            text=(
-                f"{machine.text}; the load generator reached its limit first ({gave_out}): "
-                f"{ELSEWHERE}"
-            ),
+            text=f"{machine.text}; the load generator reached its limit first ({gave_out}): "
+            f"{ELSEWHERE}",
         )
     if gave_out:
         return ResourceUse(GENERATOR, GAVE_OUT.format(gave_out))

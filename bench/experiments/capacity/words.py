@@ -310,9 +310,7 @@ def _target(point: CapacityPoint, headroom: Headroom, result: CapacityResult) ->
     if headroom.holds:
         return f"{at} holds ({how or tally}); {_room(point)}"
     word = (
-        f"{at} does not hold"
-        if headroom.holds is False
-        else (f"it is not known whether {at} holds")
+        f"{at} does not hold" if headroom.holds is False else f"it is not known whether {at} holds"
     )
     return f"{word} ({tally}); capacity: {_bracket(point).rstrip(',')}"
 

@@ -265,10 +265,8 @@ def _lines(result: ComparisonResult) -> Iterator[tuple[str, str]]:
         of, test = ("the pairs'", "Wilcoxon") if result.paired else ("all", "Mann-Whitney")
         yield (
             "interval",
-            (
-                f"{', '.join(sure)}: Hodges-Lehmann estimate over {of} log ratios, with an exact "
-                f"interval ({test})"
-            ),
+            f"{', '.join(sure)}: Hodges-Lehmann estimate over {of} log ratios, with an exact "
+            f"interval ({test})",
         )
         if result.paired:
             equal = (

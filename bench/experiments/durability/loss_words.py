@@ -31,35 +31,25 @@ from bench.report.sheet import (
 
 _TERMS = {
     "servers down": "number of servers that crashed at the same time",
-    "power cut": (
-        "the server keeps only synced data. This is the worst case, because a real "
-        "kernel also writes unsynced data after about 30 s"
-    ),
+    "power cut": "the server keeps only synced data. This is the worst case, because a real "
+    "kernel also writes unsynced data after about 30 s",
     "torn": "the server also keeps a part of the unsynced data, up to the middle of a command",
-    "slow": (
-        "every fsync takes 1.5 s. With the policy always, every fsync takes only 0.2 s, "
-        "because an acquire may wait at most a quarter of its TTL"
-    ),
+    "slow": "every fsync takes 1.5 s. With the policy always, every fsync takes only 0.2 s, "
+    "because an acquire may wait at most a quarter of its TTL",
     "lost": "locks that a crashed server acknowledged before the crash and no longer "
     "knows after the restart",
     "back": "time from the acknowledgement of the oldest lost lock to the crash",
-    "fsync ran": (
-        "crashes during an fsync. Under everysec an fsync delays writes, and kill -9 may "
-        "lose the delayed writes. The other columns do not include these crashes"
-    ),
+    "fsync ran": "crashes during an fsync. Under everysec an fsync delays writes, and kill -9 may "
+    "lose the delayed writes. The other columns do not include these crashes",
 }
 _MARGIN_TERMS = {
-    "margin": (
-        "number of votes of the first lease minus the quorum. The second client trusts "
-        "restarted servers"
-    ),
+    "margin": "number of votes of the first lease minus the quorum. The second client trusts "
+    "restarted servers",
     **terms("clients abstain"),
-    "no locks s, abstain s": (
-        "seconds from the crash to the next grant of a free lock, with the "
-        "back-off of reconnecting clients. The first column is for clients that "
-        "trust a restarted server, and the second column is for clients that "
-        "abstain"
-    ),
+    "no locks s, abstain s": "seconds from the crash to the next grant of a free lock, with the "
+    "back-off of reconnecting clients. The first column is for clients that "
+    "trust a restarted server, and the second column is for clients that "
+    "abstain",
 }
 _CRASH = ("instances", "policy", "crash", "crashed")
 _LOST: Columns[CrashGroup] = (

@@ -25,19 +25,13 @@ KINDS: Mapping[CrashKind, str] = {
     "power-cut-torn": "power cut, torn",
 }
 TERMS = {
-    "appendfsync": (
-        "the time at which Redis syncs its append-only file: never by itself (no), "
-        "once a second (everysec), or before each reply (always); none means that "
-        "there is no append-only file"
-    ),
+    "appendfsync": "the time at which Redis syncs its append-only file: never by itself (no), "
+    "once a second (everysec), or before each reply (always); none means that "
+    "there is no append-only file",
     "granted twice": "a second client got a lock while the lease of the first was valid",
-    "restart": (
-        "at once: the server starts directly after the crash; delayed: the server "
-        "starts when the longest TTL is over"
-    ),
-    "clients abstain": (
-        "clients do not count votes of a restarted server until the longest TTL is over"
-    ),
+    "restart": "at once: the server starts directly after the crash; delayed: the server "
+    "starts when the longest TTL is over",
+    "clients abstain": "clients ignore votes of a restarted server until the longest TTL is over",
     "disk": "raw: no added delay; +2 ms: every fsync took 2 ms longer, as on cloud volumes",
 }
 

@@ -33,18 +33,14 @@ FSYNC = Question(
     fsync,
     _prices,
     examples=("lockbench fsync --quick", "lockbench fsync mine.toml --disk /mnt/data"),
-    note=(
-        "lockbench starts and stops servers on loopback. With --quick, the command takes "
-        "less than 5 minutes, and without --quick less than 35 minutes."
-    ),
+    note="lockbench starts and stops servers on loopback. With --quick, the command takes "
+    "less than 5 minutes, and without --quick less than 35 minutes.",
 )
 CRASH = Question(
     "crash",
     crash,
     _losses,
     examples=("lockbench crash --quick",),
-    note=(
-        "lockbench starts and stops servers on loopback; --quick takes under 6 minutes on two "
-        "cores."
-    ),
+    note="lockbench starts and stops servers on loopback; --quick takes under 6 minutes on two "
+    "cores.",
 )

@@ -31,8 +31,6 @@ EXPLORE = Question(
         "lockbench explore --recipe set-nx-get-del",
         "lockbench explore --recipe redlock --budget 60s",
     ),
-    note=(
-        "Servers and time are simulated. A schedule that broke a recipe is played again on real "
-        "servers that lockbench starts."
-    ),
+    note="Servers and time are simulated. A schedule that broke a recipe is played again on real "
+    "servers that lockbench starts.",
 )

@@ -26,16 +26,12 @@ from bench.report.sheet import (
 # The width of the widest diagram. A terminal has 80 columns, and the times need the rest.
 WIDEST = 72
 _TERMS = {
-    "played": (
-        "number of schedules. Each schedule disturbs other messages, clients or servers. The "
-        "same seed gives the same schedules"
-    ),
+    "played": "number of schedules. Each schedule disturbs other messages, clients or servers. The "
+    "same seed gives the same schedules",
     "tested": "schedules in which a command was sent while another client held a lock",
     "schedules /s": "schedules per second of processor time, which means on one core",
-    "steps": (
-        "number of steps of the smallest schedule that breaks the recipe. Clean-ups that found "
-        "no key do not count"
-    ),
+    "steps": "number of steps of the smallest schedule that breaks the recipe. Clean-ups that "
+    "found no key do not count",
 }
 _STYLES = {name: f"bold {word.colour}" for name, word in ROW_WORDS.items()}
 

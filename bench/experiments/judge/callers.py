@@ -58,10 +58,8 @@ def same_caller(stage: JudgeStage) -> RowFinding:
         )
     if not again.ok:
         return RowFinding(
-            remark=(
-                "if a holder requests its lock again, the lock refuses this request: "
-                f"{again.error or 'no'}"
-            )
+            remark="if a holder requests its lock again, the lock refuses this request: "
+            f"{again.error or 'no'}"
         )
     if client.operations[-1].granted_ns >= ends_ns:
         return RowFinding(

@@ -32,10 +32,8 @@ _TERMS = {
 }
 _RETRY_TERMS = {
     "all lost": "trials in which no contender's first attempt won",
-    "dead": (
-        "time from the first start to the first grant, over the trials in which every first "
-        "attempt failed"
-    ),
+    "dead": "time from the first start to the first grant, over the trials in which every first "
+    "attempt failed",
 }
 
 
