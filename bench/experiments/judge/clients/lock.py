@@ -28,6 +28,11 @@ class ClientOrder:
     side: str = ""
 
 
+def never() -> bool:
+    """Return False."""
+    return False
+
+
 class Lock(NamedTuple):
     """The calls of a library's lock. Each call may be a coroutine function.
 
@@ -52,7 +57,7 @@ class Lock(NamedTuple):
     is_held: Callable[[Any], object] | None = None
     valid_ms: Callable[[Any], float] | None = None
     hold: Callable[[str, int, int], object] | None = None
-    answers: Callable[[], bool] = bool
+    answers: Callable[[], bool] = never
 
 
 # A function that connects the lock of an order. The function may be a coroutine function.
