@@ -277,7 +277,7 @@ def test_a_mutex_is_not_asked_what_only_readers_can_answer(tmp_path: Path) -> No
 
 
 def test_a_lock_without_sides_is_refused_as_a_shared_one(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="has no 'write'; with --shared"):
+    with pytest.raises(UsageError, match="without a method 'write'; with --shared"):
         judged(written(tmp_path, "redis-py"), "contention", shared=True)
 
 
