@@ -12,11 +12,13 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from threading import Event
 from typing import TypeVar
 
 import msgspec
+import psutil
 from msgspec import structs
 
 from bench.errors import EnvironmentNotReadyError
@@ -261,10 +263,17 @@ class Party(Child):
     def signal(self, number: signal.Signals) -> None:
         """Send a signal to the client and to all processes that it has started. All these processes
         need the signal, because a user's command may be only a wrapper. In this case, a process
-        that the command started uses the lock.
+        that the command started uses the lock. Such a process may have a process group of its own,
+        as below `timeout`.
         """
-        if not self.ended:
-            os.killpg(self.process.pid, number)
+        if self.ended:
+            return
+        started = psutil.Process(self.process.pid).children(recursive=True)
+        os.killpg(self.process.pid, number)
+        for process in started:
+            with suppress(psutil.NoSuchProcess, ProcessLookupError):
+                if os.getpgid(process.pid) != self.process.pid:
+                    process.send_signal(number)
 
     def pause(self) -> None:
         """Freeze the client, and wait until its process has stopped."""

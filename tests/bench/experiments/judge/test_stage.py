@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from threading import Event
 
+import psutil
 import pytest
 from msgspec import structs
 
@@ -21,6 +22,10 @@ from bench.topology.child import is_alive
 from bench.topology.fleet import wait_until
 
 LONG_S = 60.0
+
+
+def name_of(pid: int) -> str:
+    return psutil.Process(pid).name()
 
 
 @contextmanager
@@ -54,10 +59,16 @@ def test_an_answer_that_came_with_the_one_before_is_heard_at_once(tmp_path: Path
         assert [party.hear(Said, LONG_S).ok, party.hear(Said, LONG_S).ok] == [True, False]
 
 
-def test_the_end_of_a_command_ends_what_it_has_started(tmp_path: Path) -> None:
-    with client("sleep 60 & echo $!; wait", tmp_path) as party:
+# `timeout` gives the process that it starts a process group of its own.
+@pytest.mark.parametrize("started", ["sleep 60", "timeout 60 sleep 60"])
+def test_a_command_is_frozen_and_ends_with_what_it_has_started(
+    started: str, tmp_path: Path
+) -> None:
+    with client(f"{started} & echo $!; wait", tmp_path) as party:
         pid = int(party.read_line(LONG_S))
-        assert is_alive(pid)
+        wait_until(lambda: name_of(pid) == started.partition(" ")[0], LONG_S, "nothing was started")
+        party.pause()
+        wait_until(lambda: psutil.Process(pid).status() == "stopped", 5.0, "it was not frozen")
     wait_until(lambda: not is_alive(pid), 5.0, "what a client had started outlived it")
 
 
