@@ -24,10 +24,6 @@ from bench.topology.fleet import wait_until
 LONG_S = 60.0
 
 
-def name_of(pid: int) -> str:
-    return psutil.Process(pid).name()
-
-
 @contextmanager
 def client(script: str, folder: Path, cut: Event | None = None) -> Iterator[CommandParty]:
     """A client that is this script of the shell."""
@@ -60,13 +56,15 @@ def test_an_answer_that_came_with_the_one_before_is_heard_at_once(tmp_path: Path
 
 
 # `timeout` gives the process that it starts a process group of its own.
-@pytest.mark.parametrize("started", ["sleep 60", "timeout 60 sleep 60"])
+@pytest.mark.parametrize(
+    ("started", "has_own_group"), [("sleep", False), ("timeout 60 sleep", True)]
+)
 def test_a_command_is_frozen_and_ends_with_what_it_has_started(
-    started: str, tmp_path: Path
+    started: str, has_own_group: bool, tmp_path: Path
 ) -> None:
-    with client(f"{started} & echo $!; wait", tmp_path) as party:
+    with client(f"{started} 60 & echo $!; wait", tmp_path) as party:
         pid = int(party.read_line(LONG_S))
-        wait_until(lambda: name_of(pid) == started.partition(" ")[0], LONG_S, "nothing was started")
+        wait_until(lambda: (os.getpgid(pid) == pid) is has_own_group, LONG_S, "no process group")
         party.pause()
         wait_until(lambda: psutil.Process(pid).status() == "stopped", 5.0, "it was not frozen")
     wait_until(lambda: not is_alive(pid), 5.0, "what a client had started outlived it")
