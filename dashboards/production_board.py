@@ -160,7 +160,7 @@ _INSTANCES = (
     ),
     lines(
         "Abstaining",
-        "1 means that the instance may have forgotten locks and does not vote. It votes "
+        "1 means that the instance may have forgotten locks and does not vote. The instance votes "
         "again after one TTL.",
         _abstains,
     ),

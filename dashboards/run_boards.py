@@ -63,8 +63,8 @@ _GLANCE = (
     number("Rate of the whole run", _WHOLE_RUN, queries.whole_rate()),
     number(
         "Acquire p99",
-        "For all acquires of the displayed runs, from the intended start. 100 s means that over "
-        "1 % failed.",
+        "All acquires of the displayed runs, measured from the intended start. 100 s means that "
+        "more than 1 % of the acquires failed.",
         _p99_of_all,
     ),
     number(
@@ -74,16 +74,16 @@ _GLANCE = (
     ),
 )
 _PERCENTILES = (
-    "From the intended start, for all acquires. 100 s means that too many failed. Points are "
-    "exemplars that you can click."
+    "All acquires, measured from the intended start. 100 s means that too many acquires failed. "
+    "Points are exemplars that you can click."
 )
 _percentiles = [queries.acquire_quantile(q).named(f"p{100 * q:g}") for q in (0.5, 0.9, 0.99, 0.999)]
 _rates = [now(f"redlock.load.{name}").named(name) for name in ("achieved", "offered")]
 _RATE = (
     lines(
         "Rate offered and achieved",
-        "Leases per second, and the schedule of an open loop. A gap between the lines means "
-        "that the servers did not sustain the load.",
+        "Leases that were granted per second, and acquires per second that an open loop offers. A "
+        "gap between the lines means that the servers did not sustain the load.",
         *_rates,
     ),
     lines("Acquire latency, percentiles", _PERCENTILES, *_percentiles, exemplars=True),
@@ -98,7 +98,7 @@ _others = [
 ]
 _buckets = queries.buckets(ACQUIRE, redlock_outcome="acquired")
 _LATENCY = (
-    heat("Acquire latency, heatmap", "Acquires per second by bucket, successes only.", _buckets),
+    heat("Acquire latency, heatmap", "Successful acquires per second in each bucket.", _buckets),
     lines("Release, hold and hand-off, p99", _OTHERS, *_others),
 )
 _outcomes = rate(_ENDED, ("redlock_outcome",))
@@ -126,7 +126,7 @@ _LEASES = (
     ),
     lines(
         "Leases gone and keys expired",
-        "Leases that were gone at their release, or were not released in time.",
+        "Leases that were gone at their release, and keys that expired without a release.",
         _gone,
         _expired,
     ),
@@ -179,7 +179,7 @@ _MARGINS = (
     ),
     number(
         "Instances beyond the quorum",
-        "Instances that vote now, minus the quorum. Below 0 no lock is possible.",
+        "Instances that vote now, minus the quorum. No lock is possible below 0.",
         _spare,
         empty="not known now",
     ),
@@ -214,7 +214,9 @@ _attempts = (
 )
 _ROUNDS = (
     lines(
-        "Dead time of split votes", "From the start of an acquire to the round that won.", *_dead
+        "Dead time of split votes",
+        "Time from the start of an acquire to the round that won.",
+        *_dead,
     ),
     lines("Rounds per acquire", "1 means that the first round decided the acquire.", *_attempts),
 )
@@ -241,8 +243,8 @@ _WAITING = (
 _median, _slow = (quantile(q, _REPLY, INSTANCE) for q in (0.5, 0.99))
 _skew = Query(f"max({_median.expr}) / min({_median.expr})", "x", "slowest ÷ fastest")
 _TIMED = (
-    "Reply times of each instance. They cover about 250 acquires per second, and at least one "
-    "in 64."
+    "Reply times of each instance. The times come from about 250 acquires per second, and from at "
+    "least one acquire in 64."
 )
 _REPLIES = (
     lines("Reply to a SET, p50", _TIMED, _median),
@@ -268,7 +270,7 @@ _INSTANCES = (
     ),
     lines(
         "Commands",
-        "Commands that the load sent, by instance.",
+        "Commands that the load sent to each instance.",
         rate("redlock.instance.commands", INSTANCE),
     ),
 )
@@ -287,8 +289,8 @@ _TROUBLES = (
 def quorum() -> str:
     """Return the board as JSON."""
     about = (
-        "Votes, margins, split-brain retries after rounds that nobody won (split votes), and the "
-        "instances behind them."
+        "The board shows the instances, their votes, vote margins and split-brain retries. A "
+        "split-brain retry follows a round that nobody won (split vote)."
     )
     votes = (
         ("At a glance", 4, _MARGINS),
@@ -316,8 +318,8 @@ _reply = quantile(0.99, _REPLY, _BY, whole=True)
 _stalls = _each_lease("redis.aof.delayed_fsyncs")
 _PRICE = (
     bars("Rate of the whole run", _WHOLE_RUN, queries.whole_rate(_BY)),
-    bars("Acquire p50", "For all leases of the runs, from the intended start.", _p50),
-    bars("Acquire p99", "For all leases of the runs, from the intended start.", _p99),
+    bars("Acquire p50", "All leases of the runs, measured from the intended start.", _p50),
+    bars("Acquire p99", "All leases of the runs, measured from the intended start.", _p99),
     bars(
         "Fsyncs per lease",
         "Sum over all instances, if the fault shim counts them.",
@@ -329,7 +331,7 @@ _PRICE = (
     ),
     bars(
         "Reply to a SET, p99",
-        "Time over all instances and whole runs, from observed attempts.",
+        "Reply time of all instances over the whole runs, measured in observed attempts.",
         _reply,
     ),
 )
@@ -344,7 +346,10 @@ _LOSS = (
         empty=_NO_CRASH,
     ),
     bars(
-        "Lost window, p99", "Age of lost acknowledged locks at a crash.", _window, empty=_NO_CRASH
+        "Lost window, p99",
+        "Age of acknowledged locks at the moment when a crash destroyed them.",
+        _window,
+        empty=_NO_CRASH,
     ),
     bars(
         "Double grants",
@@ -474,7 +479,7 @@ def generator() -> str:
     about_baseline = (
         "baseline",
         "Baseline",
-        "the ratios divide by the figures of this run",
+        "each ratio is a figure of the chosen run divided by the same figure of this run",
         queries.RUN,
     )
     baseline = choice(*about_baseline, within, multi=False)

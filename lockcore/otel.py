@@ -66,7 +66,7 @@ HISTOGRAMS = {
     ),
     "db.client.operation.duration": (
         "s",
-        "time between a SET and the answer of the instance, for observed attempts",
+        "time from a SET to the answer of the instance, measured only in observed attempts",
     ),
 }
 COUNTERS = {
@@ -86,7 +86,7 @@ GAUGES = {
     "redlock.leases.held": ("{lease}", "leases that are valid and not released"),
     "redlock.leases.overdue": (
         "{lease}",
-        "leases that expired without a release; each lease counts for at most an hour",
+        "leases that expired without a release; a lease counts for at most one hour after its end",
     ),
     "redlock.callers.waiting": (
         "{caller}",

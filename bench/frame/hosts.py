@@ -68,9 +68,9 @@ def led(
         "::1",
     ):
         raise UsageError(
-            "other hosts cannot reach the servers that lockbench starts here; use "
-            "--target to name servers that every worker can reach, or use --bind "
-            "127.0.0.1 to try all on one host"
+            "other hosts cannot reach the servers that lockbench starts here; use --target to "
+            "name servers that every worker can reach, or use --bind 127.0.0.1 to run the leader "
+            "and all workers on one host"
         )
     if not quiet:
         many = f"{expected} worker{'s'[: expected > 1]}"

@@ -147,7 +147,7 @@ class Away:
             before = questions
             questions = self._asked
             if questions == before:
-                self._keep("the leader has not taken this worker's history")
+                self._keep("the leader has not fetched this worker's history")
                 return
             self._taken.wait(TAKEN_S)
         if self._is_alone:

@@ -127,8 +127,8 @@ def host_warnings(notes: Sequence[WorkerNote], clocks: Clocks, expected: int) ->
         for note in notes:
             if note.about != usual:
                 yield (
-                    f"{note.name} runs {note.about}, but others run {usual}; do not compare its "
-                    "rate and CPU with theirs"
+                    f"{note.name} runs {note.about}, but other workers run {usual}; do not "
+                    "compare the rate and CPU of these workers"
                 )
 
 

@@ -231,7 +231,7 @@ def _votes(result: RunResult) -> Iterator[Bound]:
             attempts.mean,
             1,
             attempts.max or inf,
-            "the numbers of rounds, which are at least 1 per lease",
+            "the rule that a lease takes at least 1 round",
         )
         yield Bound("attempts.max", attempts.max, 1, attempts.total, "all rounds")
 
@@ -455,11 +455,14 @@ def _unlike_holder(holder: Holder, result: RunResult) -> Iterator[str]:
     if holder.resource >= result.scenario.resources:
         yield f"{place}: there are {result.scenario.resources} resources"
     if len(rows) > holder.leases:
-        yield f"{place}: {len(rows):,} leases are drawn, but the holder saw {holder.leases:,}"
+        yield (
+            f"{place}: the drawing has {len(rows):,} leases, but the oracle counted "
+            f"{holder.leases:,}"
+        )
     if any(row[0] > row[1] and row[0] > row[2] for row in rows) or list(rows) != sorted(
         rows, key=lambda row: row[0]
     ):
-        yield f"{place}: the leases are out of order"
+        yield f"{place}: the leases are not sorted by time"
     if not all(any(begun <= row[0] <= ended for begun, ended in holder.spans_us) for row in rows):
         yield f"{place}: some leases are outside the time spans for which the list is complete"
     if any(one.clock_error_s is not None for one in result.workers):

@@ -243,14 +243,15 @@ class Sums:
             state.numbers.keys() != self.numbers.keys()
             or state.histograms.keys() != self.histograms.keys()
         ):
-            raise ValueError("the partial result is of another lockbench version")
+            raise ValueError("the partial result comes from another lockbench version")
         for section, counts in state.numbers.items():
             whole = all(name.removeprefix("-").isdecimal() for name in counts)
             if counts.keys() != self.numbers[section].keys() and not (
                 section in self._free and whole
             ):
                 raise ValueError(
-                    f"the partial result is of another lockbench version: section {section} differs"
+                    f"the partial result comes from another lockbench version: section {section} "
+                    "differs"
                 )
             self.add(section, counts)
         for name, (text, sum_ns, max_ns) in state.histograms.items():

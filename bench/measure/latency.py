@@ -136,7 +136,8 @@ class Latencies(Section, frozen=True, kw_only=True):
     acquire_all: Annotated[
         AllAcquires,
         says(
-            "duration of all acquires; limits, compare and gate call its p99 acquire.p99",
+            "duration of all acquires; in limits, compare and gate, its p99 has the name "
+            "acquire.p99",
             label="all",
             shown="table several:p50,p90,p99,p999,max compare:p50,p99",
             note="failed ones as ∞",
@@ -155,7 +156,8 @@ class Latencies(Section, frozen=True, kw_only=True):
     acquire_failed: Annotated[
         Latency,
         says(
-            "duration of failed acquires, from the intended start; an SLO counts each as a miss",
+            "duration of failed acquires, from the intended start; an SLO counts each failed "
+            "acquire as a miss",
             label="failed",
             shown="table curve",
             note="gave up",
@@ -164,7 +166,7 @@ class Latencies(Section, frozen=True, kw_only=True):
     release: Annotated[
         Latency,
         says(
-            "duration of a release, from the sending of its command until the call returned",
+            "duration of a release: time from sending its command until the call returned",
             shown="table curve several:p50,p99 compare:p50",
         ),
     ]
@@ -422,7 +424,10 @@ class OverTime(Section, frozen=True, kw_only=True):
     ]
     granted: Annotated[
         tuple[Count, ...],
-        says("leases granted in each time slice, even if the acquire began in an earlier slice"),
+        says(
+            "number of leases granted in each time slice; an acquire may have begun in an "
+            "earlier slice"
+        ),
     ]
     outcomes: Annotated[
         dict[str, tuple[Count, ...]], says("number of acquires by outcome, for each time slice")

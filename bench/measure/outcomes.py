@@ -37,9 +37,7 @@ class Outcomes(Section, frozen=True, kw_only=True):
     unreachable: Annotated[
         Count, says("acquires for which too few instances answered to make a quorum")
     ] = 0
-    too_late: Annotated[
-        Count, says("acquires that a quorum granted, but too late to leave any validity")
-    ] = 0
+    too_late: Annotated[Count, says("acquires that a quorum granted when no validity was left")] = 0
 
     @property
     def total(self) -> int:
@@ -71,7 +69,7 @@ class OutcomeShares(Section, frozen=True, kw_only=True):
         Share | None, says("acquires for which too few instances answered to make a quorum")
     ] = None
     too_late: Annotated[
-        Share | None, says("acquires that a quorum granted, but too late to leave any validity")
+        Share | None, says("acquires that a quorum granted when no validity was left")
     ] = None
 
 
@@ -97,7 +95,9 @@ class Votes(Section, frozen=True, kw_only=True):
         says("leases by vote margin, which is the number of grants minus the quorum"),
     ]
     granted: Annotated[Count, says("votes of instances that set the key")]
-    refused: Annotated[Count, says("votes of instances on which another caller holds the key")]
+    refused: Annotated[
+        Count, says("votes of instances that refused, because another caller had the key")
+    ]
     errored: Annotated[Count, says("votes that were error replies of an instance", shown="line")]
     silent: Annotated[
         Count, says("commands that got no reply and may have taken effect", shown="line")

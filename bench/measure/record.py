@@ -29,14 +29,15 @@ class OperationFacts(Section, frozen=True, kw_only=True):
     ] = 0
     start_ns: Annotated[int, says("when the caller called acquire")]
     attempt_ns: Annotated[
-        int, says("time before the first command of the last attempt; 0 if no attempt was sent")
+        int,
+        says("time just before the first command of the last attempt; 0 if no attempt was sent"),
     ] = 0
     granted_ns: Annotated[
         int, says("the time at which the client checked the validity of the lease")
     ] = 0
     valid_until_ns: Annotated[int, says("end of the lease, on the clock of the client")] = 0
     work_end_ns: Annotated[int, says("time at which the protected work ended")] = 0
-    release_sent_ns: Annotated[int, says("time before the release was sent")] = 0
+    release_sent_ns: Annotated[int, says("time just before the release was sent")] = 0
     release_replied_ns: Annotated[int, says("time at which the release returned")] = 0
     ended_ns: Annotated[int, says("time at which the acquire returned, with or without a lease")]
     resource: Annotated[int, says("index of the resource")]
@@ -45,8 +46,8 @@ class OperationFacts(Section, frozen=True, kw_only=True):
     votes: Annotated[
         int,
         says(
-            "votes of the last round, one byte per kind from the lowest: granted, refused, "
-            "errored, silent, absent, undecided; the next byte is 1 if votes came later"
+            "votes of the last round, with one byte per kind: granted (lowest byte), refused, "
+            "errored, silent, absent, undecided; the next byte is 1 if more votes arrived later"
         ),
     ] = 0
     attempts: Annotated[

@@ -66,7 +66,7 @@ class Rate(Section, frozen=True, kw_only=True):
     completed_per_s: Annotated[
         Amount | None,
         says(
-            "acquires per second that returned in the window, with or without a lease",
+            "number of acquires that returned per second of the window, with or without a lease",
             higher_is_better=True,
         ),
     ]
@@ -292,8 +292,8 @@ class SafetyReport(Section, frozen=True):
     spurious_refusals: Annotated[
         Count,
         says(
-            "number of refused acquires for a resource that still had a free place: fewer than "
-            "`capacity` other clients can have had a key",
+            "number of acquires that were refused although the resource had a free place; a place "
+            "is free if fewer than `capacity` other clients can have a key",
             shown="table",
         ),
     ] = 0
@@ -327,7 +327,7 @@ class SafetyReport(Section, frozen=True):
     judged_ratio: Annotated[
         Share,
         says(
-            "share of the leases that the oracle judged; 1 means all leases; the oracle judges "
+            "share of all leases that the oracle judged; the oracle chooses resources, and judges "
             "all leases of a chosen resource"
         ),
     ] = 1.0
@@ -437,7 +437,10 @@ class InjectedFault(Section, frozen=True, kw_only=True):
     params: Annotated[dict[str, Any], says("the params of the fault, as the scenario gives them")]
     phase: Annotated[
         Literal["fixed", "random"],
-        says("random means that the seed delays the fault by up to 1 s"),
+        says(
+            "if the phase is random, the fault begins up to 1 s late; the seed determines this "
+            "delay"
+        ),
     ]
     at_s: Annotated[float, says("due time of the fault, including the random delay")]
     for_s: Annotated[
@@ -487,7 +490,7 @@ class JudgedThreshold(Section, frozen=True, kw_only=True):
     unit: Annotated[Unit, says("unit of the value, the limit and the margin")]
     value: Annotated[
         float | None,
-        says("measured value; null if it is infinite or without samples"),
+        says("measured value; null if the value is infinite or if there are no samples"),
     ]
     infinite: Annotated[
         bool, says("true if the value is infinite, because too many acquires failed")
@@ -498,7 +501,10 @@ class JudgedThreshold(Section, frozen=True, kw_only=True):
     ]
     status: Annotated[
         Literal["pass", "fail", "inconclusive"],
-        says("verdict on the limit; inconclusive means that this run cannot decide the limit"),
+        says(
+            "verdict on the limit; inconclusive means that this run cannot show whether the "
+            "value is within the limit"
+        ),
     ]
     reason: Annotated[
         str | None,

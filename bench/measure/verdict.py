@@ -66,8 +66,8 @@ class Evidence(Section, frozen=True):
     excludes: Annotated[
         str,
         says(
-            "the share of bad cases that is excluded with 95 % confidence, because no case was "
-            'bad; "" if no share is excluded'
+            "share of bad cases that the evidence excludes with 95 % confidence, because no case "
+            'was bad; "" if the evidence excludes no share'
         ),
     ] = ""
 
@@ -182,7 +182,7 @@ NOT_TESTED = Word(
     "pass",
     0,
     f"Fewer than {TESTED_LEAST} leases were tested, and the run has no limit on safety.",
-    "The figures are valid. Safety was not tested; --hold and fewer resources test it.",
+    "The figures are valid. Safety was not tested; use --hold and fewer resources to test it.",
 )
 UNKNOWN = Word(
     "UNKNOWN",
@@ -231,8 +231,8 @@ FOUND = Word(
     Kind.GOOD,
     "pass",
     0,
-    "Either the lock sustains the target rate, or at least 8 probes give an interval of ±25 "
-    "% or less, with two probes near each end.",
+    "The lock sustains the target rate. Or at least 8 probes give an interval of ±25 % or less, "
+    "and two probes are near each end of the interval.",
     "With 95 % certainty, the capacity lies in the interval, or the lock sustains the target rate.",
 )
 NOT_KEPT = Word(
@@ -240,9 +240,9 @@ NOT_KEPT = Word(
     Kind.BAD,
     "fail",
     1,
-    "Every probe missed the SLO, and these probes include two at 1/s and three at middle "
-    "rates. Or at least half of the probes at the target rate missed the SLO, and the lock "
-    "certainly does not sustain this rate.",
+    "Every probe missed the SLO, including two probes at 1/s and three probes at middle rates. Or "
+    "at least half of the probes at the target rate missed the SLO, and the lock certainly does "
+    "not sustain this rate.",
     "The lock sustains no rate, or it does not sustain your target rate.",
 )
 RECOMMENDED = Word(

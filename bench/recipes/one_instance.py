@@ -374,8 +374,8 @@ class Backoff(PlainRecipe):
     """
 
     about = About(
-        how="SET NX PX with a uuid1; after a refusal the caller waits 0.1 s, and doubles each "
-        "wait up to 5 s; no try/finally",
+        how="SET NX PX with a uuid1; after a refusal the caller waits 0.1 s, and each further "
+        "wait is twice as long, up to 5 s; without try/finally",
         flaw="callers that wait long starve; an exception in the body leaks the lock",
         safe=True,
     )

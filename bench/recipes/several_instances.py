@@ -122,7 +122,7 @@ class MultiWriteUniqueIndex(MultiWrite):
         MultiWrite.about,
         how="like multi-write, but a lease also needs a row with a unique index in a database "
         "(SQLite)",
-        flaw="none while the database works; it is the real lock and refuses multi-write's double "
+        flaw="none while the database works; the database is the real lock and refuses double "
         "grants",
         safe=True,
     )

@@ -109,8 +109,8 @@ class SetNxPubsub(_Woken):
         SetNxLuaRecipe.about,
         how="like set-nx-lua, but waiting callers subscribe to a channel, and a release "
         "publishes to this channel",
-        flaw="it has one instance and one connection per waiting caller; a release wakes all "
-        "these callers",
+        flaw="it depends on one instance; waiting callers need a connection each, and a release "
+        "wakes them all",
         channels=True,
     )
 

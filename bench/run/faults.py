@@ -88,7 +88,9 @@ class FaultTimeline:
                 continue
             if not allow_skipped:
                 what = f"the fault {fault.order.kind} on {fault.order.target} is not possible"
-                raise type(refusal)(f"{what}: {refusal}; --allow-skipped runs without this fault")
+                raise type(refusal)(
+                    f"{what}: {refusal}; use --allow-skipped to run without this fault"
+                )
             fault.skipped = str(refusal)
         self._leader = threading.Thread(target=self._lead, daemon=True)
 

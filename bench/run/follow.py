@@ -180,7 +180,10 @@ def _overdue(load: Load, follower: Follower, now_ns: int, grace_s: float) -> tup
         )
     if follower.window_ns is None or now_ns < follower.window_ns[1] + grace_s * NS_PER_S:
         return ()
-    return (f"Locust did not end within {grace_s:.0f} s after its time, so it was stopped",)
+    return (
+        f"Locust did not end within {grace_s:.0f} s after the measured window, so lockbench "
+        "stopped Locust",
+    )
 
 
 def _in_one_line(failure: BenchError, exit_code: int) -> str:

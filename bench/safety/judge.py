@@ -366,9 +366,9 @@ def not_tested(held: int, tested: int, capacity: int = 1, *, unasked: bool) -> s
         return "no caller held its lease for any time; set --hold"
     places = f"all {capacity} places are taken and " if capacity > 1 else ""
     return (
-        f"only {tested:,} of {held:,} held leases were tested, but {TESTED_LEAST} are needed "
-        f"(a lease is tested if {places}another attempt is sent while it is held); raise "
-        "--users, lower --resources, or raise --hold"
+        f"only {tested:,} of {held:,} held leases were tested, but {TESTED_LEAST} are needed (a "
+        f"lease is tested if {places}another attempt is sent while a caller holds the lease); "
+        "raise --users, lower --resources, or raise --hold"
     )
 
 

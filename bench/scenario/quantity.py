@@ -44,7 +44,8 @@ class Delay:
     ms: Annotated[
         float,
         says(
-            "time in ms; it is the constant of fixed, the mean of exp, or the median of lognormal"
+            "time in ms: the constant time of fixed, the mean time of exp, or the median time of "
+            "lognormal"
         ),
     ] = 0.0
     sigma: Annotated[
@@ -65,7 +66,7 @@ class Skew:
     )
     value: Annotated[
         float,
-        says("the exponent of zipf, or the share of the operations that use resource 0 for hot"),
+        says("for zipf, the exponent; for hot, the share of the operations that use resource 0"),
     ] = 0.0
 
 

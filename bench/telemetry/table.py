@@ -424,7 +424,7 @@ IN_APPLICATIONS: tuple[Instrument, ...] = (
     _gauge(
         "redlock.leases.overdue",
         "{lease}",
-        "leases that expired without a release; each lease counts for at most an hour",
+        "leases that expired without a release; a lease counts for at most one hour after its end",
         CLASS,
     ),
     # Only lockcore.otel has these instruments. lockcore.otel also has some of the instruments

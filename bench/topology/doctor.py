@@ -142,7 +142,9 @@ def _faults() -> Iterator[Fact]:
     for kind, reason in reasons.items():
         if reason is not None:
             yield _fact(
-                f"fault: {kind}", "not here", f"{reason}; --allow-skipped runs without this fault"
+                f"fault: {kind}",
+                "not here",
+                f"{reason}; use --allow-skipped to run without this fault",
             )
 
 
@@ -213,7 +215,9 @@ def _channels(url: str) -> Iterator[Fact]:
     need."""
     if denied := denied_names(url, channels=True):
         yield _fact(
-            "channels", "not allowed, but --retry-policy push and set-nx-pubsub need it", denied
+            "channels",
+            "not allowed; --retry-policy push and the recipe set-nx-pubsub need channels",
+            denied,
         )
 
 
@@ -227,7 +231,8 @@ def _configuration(url: str) -> Iterator[Fact]:
     if settings.reply_s is not None:
         far = settings.reply_s > FAR_S
         advice = (
-            "set --instance-timeout to several times this time, and set a far longer TTL"
+            "set --instance-timeout to several times the reply time, and set a TTL that is far "
+            "longer"
             if far
             else ""
         )

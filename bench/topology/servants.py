@@ -82,7 +82,10 @@ class Servant(Child):
                     pass
             except (EnvironmentNotReadyError, ValueError) as error:
                 # ValueError: the pipe was closed.
-                what = f"the servers are stopped, or the {self.name} was killed; start them again"
+                what = (
+                    f"the servers are stopped, or the {self.name} was killed; start the "
+                    "servers again"
+                )
                 raise EnvironmentNotReadyError(what) from error
         if answer.error:
             raise EnvironmentNotReadyError(

@@ -44,7 +44,8 @@ def interrupt_main_only(is_starting: Callable[[], bool]) -> None:
             get_hub().handle_system_error(type(error), error)
         elif number == 2:
             logger.warning(
-                "releasing the locks; another Ctrl-C leaves them until their TTL has passed"
+                "the load releases its locks now; another Ctrl-C ends the load at once, and the "
+                "locks remain until their TTL has passed"
             )
         else:
             os._exit(130)

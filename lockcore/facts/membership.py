@@ -74,8 +74,8 @@ NO_IDENTITY = (
 MEANINGS = {
     IdentityKind.RUN_ID: "every restart is noticed",
     IdentityKind.REPLICATION_ID: "the server reports no run_id, so a new master_replid counts as "
-    "a restart; the first replica also changes master_replid, and then the instance does not vote "
-    "for max_ttl",
+    "a restart; the first replica also changes master_replid, and "
+    "then the instance waits max_ttl before it votes again",
     IdentityKind.PROCESS: "the server reports neither run_id nor master_replid, so a new "
     "process_id or start time counts as a restart; lockcore cannot notice "
     "a restart within a second that keeps the process_id, and it cannot "

@@ -88,7 +88,7 @@ def folder(tmp_path: Path) -> Path:
         (["compare", "--recipe", "redlock", "--recipe", "redlok"], "there is no recipe 'redlok'"),
         (
             ["compare", "base.toml", "slow.toml", "--variable", "users"],
-            "cannot be compared, because more than the variable",
+            "cannot be compared, because they differ in settings",
         ),
         (
             ["compare", "base.toml", "same.toml", "--threshold", "aquire.p99 < 1ms"],
@@ -126,9 +126,9 @@ def test_recipes_are_compared_with_the_noise_beside_them(
     assert sorted(run["side"] for run in result["runs"]) == [0, 1, 2]
     assert {entry["role"] for entry in result["metrics"]} == {"judged", "noise"}
     assert {entry["verdict"] for entry in result["metrics"]} == {"inconclusive"}
-    assert "1 of the 6 pairs that a 0.95 interval needs" in (folder / "mine.md").read_text(
-        encoding="utf-8"
-    )
+    assert "an interval with confidence 0.95 needs 6 pairs, but there are 1" in (
+        folder / "mine.md"
+    ).read_text(encoding="utf-8")
     assert "<testcase" in (folder / "junit.xml").read_text(encoding="utf-8")
 
 
@@ -268,7 +268,9 @@ def test_stored_runs_are_refused_when_unlike_and_never_pass_alone(
     )
     assert alone.returncode == 4
     shown = " ".join(alone.stdout.split())
-    assert re.search(r"runs of each side that a 0\.\d+ interval needs", shown), shown
+    assert re.search(r"an interval with confidence 0\.\d+ needs \d+ runs of each side", shown), (
+        shown
+    )
     document = json.loads((folder / "one" / "result.json").read_text(encoding="utf-8"))
     document["generator"] |= {"verdict": "INVALID", "reason": "planted"}
     document["verdict"] |= {

@@ -114,7 +114,7 @@ def test_recipes_that_must_hold_do(
     for recipe, row in zip(recipes, rows, strict=True):
         assert row["recipe"] == recipe
         assert (row["verdict"], row["broken"], row["schedules"]) == ("as expected", None, schedules)
-    played = f"0 of {len(recipes)} recipes broken by {schedules * len(recipes):,} schedules"
+    played = f"{schedules * len(recipes):,} schedules broke 0 of {len(recipes)} recipes"
     assert (f"{recipes[0]}: held" if len(recipes) == 1 else played) in ended.stdout
 
 

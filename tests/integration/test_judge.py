@@ -343,7 +343,7 @@ def test_a_command_is_judged_by_two_lines(tmp_path: Path) -> None:
         (
             "class lock:\n def __init__(self, urls): pass\n def release(self, name): pass\n"
             " def acquire(self, name): raise OSError('nobody there')",
-            "did not acquire a free resource .its answer: OSError: nobody there",
+            "acquire failed on a free resource with the answer OSError: nobody there",
         ),
         ("def lock(urls): return lambda name: open('/absent')", "FileNotFoundError"),
     ],

@@ -34,10 +34,10 @@ class AuditConditions(Section, frozen=True, kw_only=True):
     """The conditions under which all schedules were played."""
 
     held: Annotated[
-        Count, says("number of times that a schedule was played if the lock never failed")
+        Count, says("number of plays of each schedule in which the lock never failed")
     ] = 1
     repeats: Annotated[
-        Count, says("number of times that a schedule was played if the lock failed at least once")
+        Count, says("number of plays of each schedule in which the lock failed at least once")
     ]
 
 

@@ -155,8 +155,9 @@ def _require_time(spend_s: float, scenarios: Sequence[Scenario]) -> None:
     if spend_s < least_s:
         raise UsageError(
             f"option --budget: {duration_text(spend_s * 1000)} is too short for one probe. A "
-            f"probe takes {duration_text(probe_ms)} with its warm-up. Give {least_s}s for one "
-            "probe and more for an answer, or shorten --duration and --warmup (--quick does)"
+            f"probe takes {duration_text(probe_ms)} with its warm-up. One probe needs a budget of "
+            f"{least_s}s, and an answer needs more. Raise --budget, or shorten --duration and "
+            "--warmup (as --quick does)"
         )
 
 

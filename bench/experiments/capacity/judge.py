@@ -201,8 +201,8 @@ def _target_missed(facts: Facts) -> Answer | None:
             f"{text}, so fewer than half of all probes at this rate keep the SLO (95 % certainty)"
         ]
     why = (
-        "but the target rate is not above the interval, so it is unknown whether the fleet keeps "
-        "the target rate"
+        "but the interval does not lie below the target rate. So it is unknown whether the fleet "
+        "keeps the SLO at the target rate"
     )
     return words.INCONCLUSIVE, [f"{text}, {why}"]
 
@@ -356,9 +356,9 @@ def _against_text(probes: Sequence[Probe], wrong: Seen, number: int) -> str:
     side = "below" if wrong is Seen.MISSED else "above"
     return (
         f"{number} of {len(probes)} probes {wrong.value} at {ends}/s, which is {side} the "
-        "interval. There are two possible causes. The machine changed during the search, or "
-        "the fleet keeps a rate although it misses a lower rate. Repeat the search with a "
-        "longer --budget"
+        "interval. There are two possible causes. The machine changed during the search, or the "
+        "fleet keeps the SLO at one rate and misses the SLO at a lower rate. Repeat the search "
+        "with a longer --budget"
     )
 
 
@@ -385,8 +385,8 @@ def agreement(capacity: Capacity, loops: Sequence[Loop]) -> tuple[str | None, bo
     )
     if rate < low:
         how = (
-            ", which is less than in open loop. The cause is that each caller waits for its "
-            "reply, and that runs with more callers missed the SLO"
+            ", which is less than in open loop. There are two causes. Each caller waits for its "
+            "reply, and runs with more callers missed the SLO"
         )
     elif capacity.high is None or rate <= capacity.high:
         how = ": they agree"

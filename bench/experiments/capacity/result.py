@@ -108,7 +108,11 @@ class Probe(Section, frozen=True, kw_only=True):
 
     step: Annotated[
         str,
-        says("the reason for this rate: target (the user named the rate) or search", shown="table"),
+        says(
+            "origin of this rate: target if the user set the rate, search if the search chose "
+            "the rate",
+            shown="table",
+        ),
     ]
     rate_per_s: Annotated[Amount, says("offered", label="offered", shown="table data")]
     completed_per_s: Annotated[
@@ -219,7 +223,7 @@ class Headroom(Section, frozen=True, kw_only=True):
     acquire_s: Annotated[
         Estimate | None,
         says(
-            "the SLO's percentile of the acquire time at the target rate; null if too "
+            "acquire time at the target rate, as the percentile that the SLO limits; null if too "
             "few probes measured this percentile"
         ),
     ] = None

@@ -310,7 +310,9 @@ def _target(point: CapacityPoint, headroom: Headroom, result: CapacityResult) ->
     if headroom.holds:
         return f"{at} holds ({how or tally}); {_room(point)}"
     word = (
-        f"{at} does not hold" if headroom.holds is False else f"it is not known whether {at} holds"
+        f"{at} does not hold"
+        if headroom.holds is False
+        else f"it is not known whether the fleet keeps the SLO at {at}"
     )
     return f"{word} ({tally}); capacity: {_bracket(point).rstrip(',')}"
 
@@ -350,7 +352,9 @@ def _pauses(point: CapacityPoint) -> str:
 
 def _parts(point: CapacityPoint) -> Iterator[Part]:
     if near := point.near:
-        yield table_of(Probe, "probes", "open loop, from the intended start", point.probes)
+        yield table_of(
+            Probe, "probes", "open loop; times count from the intended start", point.probes
+        )
         about = "in the probe nearest to the capacity"
         yield table_of(ProbedInstance, "instances", about, near.instances)
     if point.callers:

@@ -123,7 +123,7 @@ def _options(command: Command, kind: Kind) -> Command:
     metavar="NAME",
     type=RECIPE,
     multiple=True,
-    help="add a side that runs this recipe now (repeatable)",
+    help="run this recipe as one more side (repeatable)",
 )
 @partial(_options, kind="compare")
 def compare(
@@ -185,7 +185,7 @@ def compare(
     metavar="Y",
     type=click.Path(),
     default="",
-    help="the side to judge  [if the baseline is a revision: the code in this folder]",
+    help="the side to judge  [the code in this folder, if the baseline is a revision]",
 )
 @click.option(
     "--recipe", metavar="NAME", type=RECIPE, default=None, help="which lock to load  [redlock]"

@@ -302,8 +302,11 @@ def _word(kind: Kind, worse: Shift, tolerance: float, of: Judged) -> tuple[Word,
     # If there are too few pairs for a FAIL, there are also too few pairs for a PASS.
     if worse.low == -inf:
         least, runs = (least_pairs, "pairs") if of.paired else (least_runs, "runs of each side")
-        takes = f"{least(worse.confidence)} {runs} that a {worse.confidence:.3g} interval needs"
-        return "inconclusive", f"{worse.count} of the {takes}"
+        takes = (
+            f"an interval with confidence {worse.confidence:.3g} needs "
+            f"{least(worse.confidence)} {runs}"
+        )
+        return "inconclusive", f"{takes}, but there are {worse.count}"
     word = figure_verdict(kind, worse, tolerance, counted=counted)
     if word != "inconclusive":
         return word, None
@@ -513,7 +516,7 @@ def judge_comparison(
     pairs = max((one.pairs for one in metrics), default=0)
     evidence = [
         Evidence("figures judged", len(metrics)),
-        Evidence("runs of each side that have figures", pairs),
+        Evidence("runs with figures per side", pairs),
     ]
     verdict = conclude(GOOD[kind], evidence, reasons, thin=INCONCLUSIVE)
     only_these = list(verdict.reasons) == list(dict.fromkeys(undecided))

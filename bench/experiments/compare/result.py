@@ -106,8 +106,8 @@ class Judged(TwoSides, frozen=True, kw_only=True):
     tolerance_ratio: Annotated[
         Share | None,
         says(
-            "the largest change for the worse that still counts as equal; percentage "
-            "points for a share"
+            "how much worse a figure may be and still count as equal; in percentage points if the "
+            "figure is a share"
         ),
     ] = None
     pair_noise_ratio: Annotated[
@@ -133,7 +133,11 @@ class Judged(TwoSides, frozen=True, kw_only=True):
         self,
     ) -> Annotated[
         Amount | None,
-        says("the ratio of the largest change", label="allowed", unit="ratio"),
+        says(
+            "the ratio at which the second side is worse by exactly the tolerance",
+            label="allowed",
+            unit="ratio",
+        ),
     ]:
         """The ratio second ÷ first at which the second side is worse by exactly the tolerance. The
         value is None if the figure is not judged, or if the ratio is not known."""
@@ -295,7 +299,11 @@ class ComparisonResult(Document, frozen=True, kw_only=True):
         ),
     ]
     metrics: Annotated[
-        tuple[Judged, ...], says("each figure of each side, compared with the first side")
+        tuple[Judged, ...],
+        says(
+            "the figures of all sides; each figure is compared with the same "
+            "figure of the first side"
+        ),
     ]
     exact: Annotated[Exact | None, says("costs per acquire; null if the costs were not counted")]
     thresholds: Annotated[

@@ -398,9 +398,9 @@ def require_declared(
         if wrong:
             text = "; ".join(changes[name] for name in wrong)
             raise UsageError(
-                f"{labels[0]} and {label} cannot be compared, because more than the variable "
-                f"differs: {text}. Run both with the same settings, or declare the intended "
-                f"differences ({' '.join(f'--variable {one}' for one in wrong)})"
+                f"{labels[0]} and {label} cannot be compared, because they differ in settings "
+                f"that must be equal: {text}. Run both with the same settings, or declare the "
+                f"intended differences ({' '.join(f'--variable {one}' for one in wrong)})"
             )
 
 

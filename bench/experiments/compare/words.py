@@ -354,8 +354,8 @@ def _figure(result: ComparisonResult, side: int, entries: Sequence[Judged]) -> F
         if value
     ]
     allowed = (
-        f"the mark in each row shows the tolerance, which is {result.tolerance_ratio * 100:g} "
-        "% and smaller for CPU"
+        f"the mark in each row shows the tolerance, which is {result.tolerance_ratio * 100:g} % "
+        "for most figures and less for CPU"
     )
     about = (
         f"Each row shows the change of a figure with its interval; {allowed}; a change whose "

@@ -256,12 +256,15 @@ def fsync_plan_of(options: FsyncOptions) -> FsyncPlan:
 def _taken(path: Path, scenario: Scenario) -> str:
     rate = ""
     if scenario.rate_per_s is not None:
-        rate = f" and its rate of {scenario.rate_per_s:g}/s (lockbench measures the maximum rate)"
+        rate = (
+            f". The rate of {scenario.rate_per_s:g}/s is also ignored, because lockbench "
+            "measures the maximum rate"
+        )
     return (
         f"lockbench uses these settings of {path.name}: {scenario.users} users, "
         f"{scenario.processes} processes, a hold time of {delay_text(scenario.hold)}, and the "
-        "servers. lockbench ignores the file's resources (each caller has its own, so there is no "
-        f"contention), TTL, think time and faults{rate}"
+        "servers. lockbench ignores the file's resources, because each caller has its own "
+        f"resource here. lockbench also ignores the file's TTL, think time and faults{rate}"
     )
 
 

@@ -41,8 +41,8 @@ class SyncInFlight(Section, frozen=True, kw_only=True):
     apart: Annotated[
         bool,
         says(
-            "true if the other figures do not include these cuts; under everysec, such a cut may "
-            "lose locks"
+            "true if the other figures do not include these cuts; under the policy everysec, a "
+            "cut during a sync may lose locks"
         ),
     ]
     lost_per_cut_max: Annotated[Count, says("largest number of locks that one of these cuts lost")]
@@ -172,7 +172,11 @@ class CrashRow(CrashGroup, frozen=True, kw_only=True):
         says("true if the second client ignores a restarted instance's votes for the longest TTL"),
     ]
     asked: Annotated[
-        Count, says("number of valid locks of the first client that a second client requested")
+        Count,
+        says(
+            "number of locks that a second client requested while the lease of the first "
+            "client was still valid"
+        ),
     ]
     double_grants: Annotated[
         Count,
@@ -308,5 +312,8 @@ class CrashResult(Document, frozen=True, kw_only=True):
     groups: Annotated[tuple[CrashGroup, ...], says("groups of cuts")] = ()
     rows: Annotated[
         tuple[CrashRow, ...],
-        says("one row for each group of cuts, vote margin and kind of second client"),
+        says(
+            "one row for each combination of a group of cuts, a vote margin and a kind of second "
+            "client"
+        ),
     ]

@@ -43,7 +43,7 @@ _TERMS = {
     "lose the delayed writes. The other columns do not include these crashes",
 }
 _MARGIN_TERMS = {
-    "margin": "number of votes of the first lease minus the quorum. The second client trusts "
+    "margin": "number of votes for the first lease, minus the quorum. The second client trusts "
     "restarted servers",
     **terms("clients abstain"),
     "no locks s, abstain s": "seconds from the crash to the next grant of a free lock, with the "
@@ -86,11 +86,11 @@ def _headline(groups: Sequence[CrashGroup]) -> str:
     show the bounds."""
     phrases = []
     if always := [row for row in groups if row.policy == "always"]:
-        phrases.append(f"always lost {_locks(always)}")
+        phrases.append(f"the policy always lost {_locks(always)}")
     if cut := _of_everysec(groups):
         window_s = _most(row.lost_window_s.max for row in cut)
         back = f"the locks of at most the last {decimals(window_s)} s" if window_s else "no lock"
-        phrases.append(f"everysec lost {back} in a power cut")
+        phrases.append(f"the policy everysec lost {back} in a power cut")
     if groups and not phrases:
         lost = sum(row.lost_total for row in groups)
         at_stake = sum(row.at_stake for row in groups)
@@ -128,11 +128,14 @@ def _claims(result: CrashResult) -> Iterator[KeyFigure]:
         yield _claim("clients abstain", about, abstaining)
     if above := [row for row in one_of_odd if row.margin]:
         yield _claim(
-            "margin ≥ 1", "one server restarted at once, clients trusted it, and N was odd: ", above
+            "margin ≥ 1",
+            "in fleets with an odd N, one server restarted at once, and the clients trusted it: ",
+            above,
         )
     if doubled := [row for row in one_of_odd if not row.margin and row.policy == "none"]:
         about = (
-            "one server without persistence restarted at once, clients trusted it, and N was odd: "
+            "in fleets with an odd N, one server without persistence restarted at once, and the "
+            "clients trusted it: "
         )
         yield _claim("margin 0", about, doubled)
 
@@ -191,8 +194,7 @@ def _parts(result: CrashResult) -> Iterator[Part]:
             yield table_of(
                 CrashRow,
                 f"Granted twice, restarted {how}",
-                "number of locks that two clients held at the same time / number of locks "
-                "that a second client requested",
+                "x/y means that two clients held x of the y locks that a second client requested",
                 (rows[0] for rows in of_way.values()),
                 columns,
                 terms=_MARGIN_TERMS,
@@ -315,9 +317,9 @@ def figures(result: CrashResult) -> list[Figure]:
         f"worst crash lost {count(max(most))} locks"
     )
     about = (
-        "Each row shows the worst crash of one policy and one kind, among all N. Locks were "
-        "granted twice by servers that restarted at once and that clients trusted. Slow means "
-        "that each fsync took 1.5 s (always: 0.2 s)"
+        "Each row is for one policy and one kind of crash, and shows the worst crash over all N. "
+        "Locks were granted twice by servers that restarted at once and that clients trusted. In "
+        "the rows with the word slow, each fsync took 1.5 s, or 0.2 s under the policy always"
     )
     heads = [
         Panel("locks lost", "worst crash"),

@@ -169,7 +169,7 @@ def machine_text(measured: Environment, here: Environment) -> str:
     other = any(getattr(measured, name) != getattr(here, name) for name in MACHINE)
     where = f"{measured.cpu_model}, {measured.cores} cores, kernel {measured.kernel}"
     return f"measured on {where}" + (
-        "; this is another machine, so measure again on this machine" if other else ""
+        "; lockbench now runs on another machine, so measure again here" if other else ""
     )
 
 
@@ -247,8 +247,8 @@ def _unmeasured(
     ):
         if unknown:
             yield (
-                f"the cost of the policy always with {'; '.join(cost.place for cost in unknown)}: "
-                f"{why}"
+                "the cost of the policy `always` with "
+                f"{'; '.join(cost.place for cost in unknown)}: {why}"
             )
 
 
@@ -269,10 +269,10 @@ def _of_slow_disks(page: PlannerPage, crash: CrashResult) -> Iterator[str]:
         ):
             again = f" --latency {added[0]:g}ms" if added[0] else ""
             yield (
-                "the losses of everysec on the disk of these prices "
-                f"({_disk_text(reference.disk, priced_ms)}), because the crashes were made on "
-                f"{_disk_text(crashed_on, crashed_ms)}; a slower disk can lose more locks, so run "
-                f"lockbench crash --quick{again}"
+                "the losses of everysec on the disk of the cost measurements "
+                f"({_disk_text(reference.disk, priced_ms)}), because lockbench made the crashes "
+                f"at another disk speed ({_disk_text(crashed_on, crashed_ms)}); a slower disk can "
+                f"lose more locks, so run lockbench crash --quick{again}"
             )
     slow = [
         one for one in crash.groups if one.kind == "kill-slow-fsync" and one.policy == "everysec"

@@ -97,7 +97,9 @@ def disk_text(disk: DiskFigures | None) -> str:
     if disk is None:
         return "not known: fdatasync can only be measured on the host of the servers' files"
     like = "the files are in memory instead of on a disk; " if disk.p50 < MEMORY_S else ""
-    cloud = "a cloud volume takes 0.5–10 ms, and the added latencies simulate a cloud volume"
+    cloud = (
+        "an fsync on a cloud volume takes 0.5–10 ms, and the added delays simulate a cloud volume"
+    )
     return f"fdatasync p50 {latency(disk.p50)}, p99 {latency(disk.p99)}; {like}{cloud}"
 
 
@@ -112,8 +114,9 @@ def advice_lines(page: PlannerPage) -> Iterator[Sentence]:
     yield Sentence("carries over", CARRY_OVER)
     if page.ttl_ms:
         text = (
-            "largest number of held locks that one power cut lost, measured at "
-            f"{count(page.crash_locks_per_s)} locks/s; more locks are lost at a higher rate"
+            "largest number of valid locks that were lost in one power cut at "
+            f"{count(page.crash_locks_per_s)} locks/s; at a higher rate, a power cut loses more "
+            "locks"
         )
         yield Sentence("locks lost", text)
 
@@ -135,7 +138,10 @@ def options(page: PlannerPage) -> Part:
     """Return a table with the price and the losses of each option."""
     load = page.reference
     at = f"speed: {load.load_text}, disk {load.disk}; " if load else ""
-    about = f"{at}losses after the worst power cut (with the policy none, after the worst crash)"
+    about = (
+        f"{at}the losses are those of the worst power cut, or of the worst crash if the "
+        "policy is none"
+    )
     columns: Columns[PlannerOption] = (
         "instances",
         "policy",
@@ -176,8 +182,8 @@ def choice_figure(page: PlannerPage) -> Figure | None:
     load = page.reference
     speed = f"speed with {load.load_text}, disk {load.disk}" if load else "speed not known"
     about = (
-        f"N={page.shown_instances}; losses after power cuts (with the policy none, after any "
-        f"crash); {speed}"
+        f"N={page.shown_instances}; the losses are those of power cuts, or of all crashes if the "
+        f"policy is none; {speed}"
     )
     heads = [
         Panel("granted twice", "% of locks"),

@@ -28,11 +28,14 @@ TERMS = {
     "appendfsync": "the time at which Redis syncs its append-only file: never by itself (no), "
     "once a second (everysec), or before each reply (always); none means that "
     "there is no append-only file",
-    "granted twice": "a second client got a lock while the lease of the first was valid",
-    "restart": "at once: the server starts directly after the crash; delayed: the server "
-    "starts when the longest TTL is over",
+    "granted twice": "a second client got a lock while the lease of the first client was valid",
+    "restart": "at once means that the server starts directly after the crash; delayed means that "
+    "it starts when the longest TTL is over",
     "clients abstain": "clients ignore votes of a restarted server until the longest TTL is over",
-    "disk": "raw: no added delay; +2 ms: every fsync took 2 ms longer, as on cloud volumes",
+    "disk": (
+        "raw means that no delay was added; +2 ms means that every fsync took 2 ms longer, as "
+        "on cloud volumes"
+    ),
 }
 
 

@@ -266,7 +266,7 @@ def judge_fsync(
     `done` is the number of finished visits. The findings were computed from `rows`."""
     evidence = [
         _evidence(
-            "maximum rates that the load process did not limit",
+            "maximum rates below the limit of the load process",
             [row for row in rows if row.load == "max"],
         ),
         _evidence(

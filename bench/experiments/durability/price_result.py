@@ -62,7 +62,9 @@ class Setup(Section, frozen=True, kw_only=True):
     @property
     def disk(
         self,
-    ) -> Annotated[str, says("the disk in words: raw, or the delay added to each fsync")]:
+    ) -> Annotated[
+        str, says("the disk in words: raw disk, or the delay that lockbench adds to each fsync")
+    ]:
         """The name of the disk. If lockbench adds a delay to each fsync, the name consists of this
         delay. Otherwise the name is `raw disk`."""
         return disk_name(self.injected_ms)
@@ -142,13 +144,14 @@ class PhaseFigures(Section, frozen=True, kw_only=True):
     ]
     release_failures: Annotated[Count, says("releases with an outcome other than RELEASED")]
     wanted_ratio: Annotated[
-        Amount, says("share of the time that the load process ran or waited for a core")
+        Amount, says("share of the time in which the load process ran or waited for a core")
     ]
     littles_law_ratio: Annotated[
         Amount | None, says("share of the callers that were at work; null in open loop")
     ]
     lateness_p99_ns: Annotated[
-        Count | None, says("p99 of the delay that the timer added to starts; null in closed loop")
+        Count | None,
+        says("p99 of the delay with which the timer started operations; null in closed loop"),
     ]
 
 
@@ -200,7 +203,8 @@ class LoadProcessFigures(Section, frozen=True, kw_only=True):
     """The figures that show whether the load process delivered the planned load."""
 
     wanted_ratio: Annotated[
-        Amount, says("median share of a core that the load process used or waited for")
+        Amount,
+        says("share of the time in which the load process ran or waited for a core (median)"),
     ]
     bound: Annotated[
         bool, says("true if wanted_ratio is at least 0.9; the rate is then a lower bound")
@@ -254,7 +258,7 @@ class FsyncRow(FsyncCell, frozen=True, kw_only=True):
     ]
     server_cpu_us_per_lock: Annotated[Spread | None, says("CPU of all instances per lease, µs")]
     aof_delayed_fsync: Annotated[
-        Count | None, says("delayed fsyncs that the servers counted over all repeats")
+        Count | None, says("number of delayed fsyncs in all repeats, as counted by the servers")
     ]
     leases: Annotated[Count, says("leases granted in the whole load, with warm-up and drain")]
     denied: Annotated[
@@ -389,8 +393,8 @@ class PlannerOption(Section, frozen=True, kw_only=True):
     p99_s: Annotated[
         Amount | None,
         says(
-            "p99 of the acquire time at 80 % of the maximum; null if the load had a "
-            "queue or started late"
+            "p99 of the acquire time at 80 % of the maximum; null if operations waited for a free "
+            "caller or started late"
         ),
     ] = None
     sustained: Annotated[bool | None, says("of that open load")] = None
@@ -458,10 +462,14 @@ class PlannerPage(Section, frozen=True, kw_only=True):
     ]
     always_here: Annotated[
         AlwaysCost | None,
-        says("cost of always at the reference load and the shown N; null if unknown"),
+        says(
+            "cost of the policy always for the reference load and the N that is shown; null if "
+            "unknown"
+        ),
     ] = None
     shown_instances: Annotated[
-        Count | None, says("the N that the pictures show, because it has the most figures")
+        Count | None,
+        says("the N in the pictures; more figures exist for this N than for any other N"),
     ] = None
     ttl_ms: Annotated[
         Amount | None, says("TTL of the crash result, in ms; null without a crash result")
@@ -513,7 +521,7 @@ class FsyncConditions(FsyncTimes, frozen=True, kw_only=True):
     """The conditions under which the matrix was measured."""
 
     visits_planned: Annotated[
-        Count, says("number of planned visits to all cells that this machine can measure")
+        Count, says("number of planned visits, summed over all cells that this machine can measure")
     ]
     visits_done: Annotated[Count, says("so far")]
 

@@ -66,11 +66,13 @@ def sheet(result: FsyncResult, place: str = "") -> Sheet:
         for finding in result.findings
         if finding.verdict == "as expected"
     )
-    costs = f"always costs {page.always_costs}"
+    costs = f"the policy always costs {page.always_costs}"
     return sheet_of(
         result,
         place,
-        headline=costs if page.always_costs else "the cost of always is not known on this machine",
+        headline=costs
+        if page.always_costs
+        else "the cost of the policy always is not known on this machine",
         conditions=_conditions(result),
         parts=(prices(result), options(page), _measured(result)),
         lines=(*advice_lines(page), *expected),
@@ -172,7 +174,7 @@ def figures(result: FsyncResult) -> list[Figure]:
     return [
         forest(
             "costs",
-            f"always costs {CostRange.of(costs)}",
+            f"the policy always costs {CostRange.of(costs)}",
             about,
             bars=bars,
             x=logarithmic(ends, "everysec ÷ always (log scale)", number_tick),

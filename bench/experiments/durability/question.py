@@ -41,6 +41,6 @@ CRASH = Question(
     crash,
     _losses,
     examples=("lockbench crash --quick",),
-    note="lockbench starts and stops servers on loopback; --quick takes under 6 minutes on two "
-    "cores.",
+    note="lockbench starts and stops servers on loopback. With --quick, the command takes less "
+    "than 6 minutes on two cores.",
 )

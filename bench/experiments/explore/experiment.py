@@ -233,7 +233,7 @@ def _preconditions(about: About, total: Hunt, *, whole: bool, cut: str) -> Mappi
         return {
             (
                 f"all requested schedules were played ({cut} after {total.played:,} schedules, "
-                "and no schedule broke the recipe)"
+                "and none of these schedules broke the recipe)"
             ): False
         }
     if whole:

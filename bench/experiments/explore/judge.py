@@ -23,7 +23,7 @@ def judge_explored(rows: Sequence[ExploredRow], planned: int, *, is_cut: bool = 
     cut = f"interrupted in recipe {len(rows)} of {planned}" if is_cut else ""
     judged = [(row.verdict, f"{row.recipe}: {_sentence(row)}") for row in rows]
     held = sum(row.schedules for row in rows if row.safe)
-    also = [Evidence("schedules of recipes that must not break", held)] if held else []
+    also = [Evidence("schedules that must not break their recipe", held)] if held else []
     return conclude_rows(judged, tested="recipes as expected", also=also, interrupted=cut)
 
 

@@ -19,7 +19,9 @@ class Step(Section, frozen=True):
 class Deviation(Section, frozen=True):
     """One deviation of a schedule from the usual course of events."""
 
-    where: Annotated[str, says("place of the deviation: start, step, send, reply, serve or skew")]
+    where: Annotated[
+        str, says("place at which the schedule deviates: start, step, send, reply, serve or skew")
+    ]
     who: Annotated[
         Count,
         says("number of the client, counted from 0; if `where` is serve, the number of the server"),

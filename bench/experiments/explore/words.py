@@ -29,7 +29,9 @@ _TERMS = {
     "played": "number of schedules. Each schedule disturbs other messages, clients or servers. The "
     "same seed gives the same schedules",
     "tested": "schedules in which a command was sent while another client held a lock",
-    "schedules /s": "schedules per second of processor time, which means on one core",
+    "schedules /s": (
+        "number of schedules per second of processor time, which is the rate of one core"
+    ),
     "steps": "number of steps of the smallest schedule that breaks the recipe. Clean-ups that "
     "found no key do not count",
 }
@@ -64,7 +66,7 @@ def _headline(result: ExploreResult) -> str:
         return f"{row.recipe}: {row.outcome}" + (f" in {row.steps} steps" if row.steps else "")
     broken = sum(row.broken is not None for row in result.rows)
     played = sum(row.schedules for row in result.rows)
-    return f"{broken} of {len(result.rows)} recipes broken by {count(played)} schedules"
+    return f"{count(played)} schedules broke {broken} of {len(result.rows)} recipes"
 
 
 def _keys(rows: Sequence[ExploredRow]) -> Iterator[KeyFigure]:
@@ -107,8 +109,8 @@ def figures(result: ExploreResult) -> list[Figure]:
         Panel("schedules", "played"),
     ]
     about = (
-        "The search for a recipe ends after 5 schedules broke the recipe, or after "
-        "a schedule with at most 12 steps broke it"
+        "The search for a recipe ends when 5 schedules have broken the recipe, or when one "
+        "schedule of at most 12 steps has broken the recipe"
     )
     title = _headline(result)
     overview = [panels("explored", title, about, heads=heads, groups=groups)] if groups else []

@@ -53,13 +53,10 @@ def same_caller(stage: JudgeStage) -> RowFinding:
     try:
         again = client.acquire()
     except HangsError as error:
-        return RowFinding(
-            remark=f"if a holder requests its lock again, it waits for itself: {error}"
-        )
+        return RowFinding(remark=f"a holder that requests its lock again waits for itself: {error}")
     if not again.ok:
         return RowFinding(
-            remark="if a holder requests its lock again, the lock refuses this request: "
-            f"{again.error or 'no'}"
+            remark=f"a holder that requests its lock again is refused: {again.error or 'no'}"
         )
     if client.operations[-1].granted_ns >= ends_ns:
         return RowFinding(

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     metavar="N",
     type=click.IntRange(1, 64),
     default=1,
-    help="how many callers may hold the lock at once; 1 is a mutex, more is a semaphore  [1]",
+    help="how many callers may hold the lock at once: 1 for a mutex, more for a semaphore  [1]",
 )
 @click.option(
     "--shared",

@@ -180,8 +180,8 @@ class Stage:
             if not reply.ok:
                 word = reply.error or "no"
                 raise EnvironmentNotReadyError(
-                    f"{self.name} did not {do} a free resource (its answer: {word}); "
-                    f"{do} must succeed when nobody else has the lock"
+                    f"{self.name}: {do} failed on a free resource with the answer {word}; {do} "
+                    "must succeed when nobody else has the lock"
                 )
         party.note = lambda step: self.note(step, chr(ord("A") + number))
         party.note(self.driver.words.connect)

@@ -43,9 +43,9 @@ def renewal(stage: JudgeStage) -> RowFinding:
     )
     lost = "renewal" if may_fail == 1 else "renewals"
     remark = (
-        f"the lock renews a lease of {seconds_text(ttl_ms)} every {every_ms / 1000:.2g} s; "
-        f"{may_fail} {lost} in a row may fail, and if one more fails, a second client gets the "
-        "lock"
+        f"the lock renews a lease of {seconds_text(ttl_ms)} every {every_ms / 1000:.2g} s; the "
+        f"lock survives {may_fail} failed {lost} in a row; after one more failure, a second "
+        "client gets the lock"
     )
     if not may_fail:
         return RowFinding(f"{remark}; renew at least three times in a TTL", figures=figures)

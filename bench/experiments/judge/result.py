@@ -124,7 +124,10 @@ class WaitingCost(Section, frozen=True, kw_only=True):
     fairness: Annotated[
         float | None,
         says(
-            "Jain's index of the leases per process; 1: all are equal", unit="ratio", shown="table"
+            "Jain's index of the leases per process; 1 means that all processes got the same "
+            "number",
+            unit="ratio",
+            shown="table",
         ),
     ]
     attempts_per_lease: Annotated[

@@ -29,7 +29,13 @@ from bench.experiments.judge.simulation import search
 from bench.experiments.judge.stage import JudgeStage
 
 ROWS: tuple[JudgeRow[JudgeStage], ...] = (
-    JudgeRow(EXCLUSION, CONTENTION, "two holders at once under load", contention, is_safety=True),
+    JudgeRow(
+        EXCLUSION,
+        CONTENTION,
+        "two clients hold the lock at the same time under load",
+        contention,
+        is_safety=True,
+    ),
     JudgeRow(
         EXCLUSION,
         "search",

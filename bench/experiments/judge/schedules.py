@@ -128,7 +128,7 @@ def _without_a_minority(stage: Stage, client: Party, how: str) -> str:
     stage.cont([index for index in stage.minority if how == "stopped"])
     if not reply.ok:
         return (
-            f"a release fails while a minority of {stage.instances} instances is {how}: "
+            f"a release fails while a minority of the {stage.instances} instances is {how}: "
             f"{reply.error or 'it reports that the client did not hold the lock'}"
         )
     return _kept(stage, "keys stay after the release for the rest of the TTL")
@@ -145,7 +145,7 @@ def paused_in_acquire(stage: Stage) -> str:
 
 @schedule(
     EXCLUSION,
-    "validity measured by a clock that was set back",
+    "a client measures the validity with a clock that was set back",
     SANFILIPPO,
     is_safety=True,
     may_wait=True,
@@ -301,7 +301,7 @@ def _taken(stage: Stage, successors: Successors, fault: str) -> str:
     """
     first = successors.holders[0]
     if successors.other is not None:
-        need(stage.place_ms is not None, "the judge knows when a place of the semaphore ends")
+        need(stage.place_ms is not None, "the judge knows how long a place in the semaphore lasts")
         _need_held(first)
         return fault if _enters(successors.other, first) else ""
     if all(was in (None, now) for was, now in zip(successors.keys, stage.keys(), strict=True)):

@@ -235,7 +235,7 @@ class JudgeStage(Stage):
         """Start one more client, which the method `interrupt` can interrupt. Raises
         NotApplicableError for a user's command.
         """
-        self._require_python("a call of a command cannot be cancelled from outside")
+        self._require_python("lockbench cannot cancel a call of a lock that runs as a command")
         return super().party_to_interrupt()
 
     def _require_python(self, sentence: str) -> None:

@@ -196,8 +196,8 @@ CLAIMS: tuple[tuple[str, str, Callable[[RowSetup], Finding] | str], ...] = (
         "assumes a small drift",
         partial(leases.drift, leases.BEYOND),
     ),
-    ("everysec-loses", "everysec can lose the key in a power cut", _POWER),
-    ("always-is-slow", "always is safe but slow", f"{_POWER}; {_DISKS}"),
+    ("everysec-loses", "the policy everysec can lose the key in a power cut", _POWER),
+    ("always-is-slow", "the policy always is safe but slow", f"{_POWER}; {_DISKS}"),
 )
 
 

@@ -205,9 +205,9 @@ def _overlap_ms(rate: float, ttl_ms: int, setup: RowSetup) -> tuple[float, float
 PROCESSES = 4
 TOKENS = 50_000
 GUESSABLE = (
-    "Nobody can guess 20 random bytes. A uuid1 contains the clock and the "
-    "host, and anybody can know the time and the client id. Such tokens are "
-    "safe among trusted clients, but not as passwords"
+    "Nobody can guess 20 random bytes. A uuid1 contains the clock and the host, and anybody can "
+    "know the time and the client id. Guessable tokens are safe among trusted clients, but they "
+    "are not safe as passwords"
 )
 _PATIENCE_S = 60.0
 # For each kind of token: the time for one token (ns), and all tokens.

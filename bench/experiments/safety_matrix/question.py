@@ -28,6 +28,6 @@ SAFETY = Question(
     safety,
     _answer,
     examples=("lockbench safety --quick", "lockbench safety --recipe set-nx-get-del --claim votes"),
-    note="Servers run on loopback and are stopped at the end. All rows take about 5 minutes, with "
-    "--quick 2 to 3.",
+    note="Servers run on loopback and are stopped at the end. All rows take about 5 minutes. With "
+    "--quick, they take 2 to 3 minutes.",
 )

@@ -55,7 +55,7 @@ _TRIALS = (
     f"[{ROUNDS}; quick {QUICK_ROUNDS}]"
 )
 _APART = "each contender starts at a random time within this spread  [0ms,0.5ms; quick 0ms]"
-_POLICIES = f"retry policies to compare; none: no retries  [{RETRIES}]"
+_POLICIES = f"retry policies to compare; none means no retries  [{RETRIES}]"
 _ALL = "parallel,sequential,random"
 
 

@@ -227,7 +227,7 @@ def judge_split_votes(
     """
     faults = sum(row.double_grants for row in (*contention, *retries))
     violated = (
-        [f"{faults} leases were granted while another on the same resource was valid"]
+        [f"{faults} leases were granted while another lease on the same resource was valid"]
         if faults
         else []
     )

@@ -67,8 +67,8 @@ class SplitVotesPlan(Section, frozen=True, kw_only=True):
     rounds: Annotated[
         Count,
         says(
-            "number of trials per row; a calibration row has at least 2,000 trials, and a "
-            "row with parallel retries has four times this number"
+            "number of trials per row; a row with parallel retries has four times this number, "
+            "and a calibration row has at least 2,000 trials"
         ),
     ]
     seed: Annotated[int, says("seed of every random choice")]

@@ -27,7 +27,7 @@ from bench.report.sheet import (
 
 _ORDER_STYLES = ("c1", "c2", "c4")
 _TERMS = {
-    "rounds": "contention rounds: overlapping attempts on a resource without a valid holder",
+    "rounds": "number of rounds in which attempts overlapped on a resource without a valid holder",
     "closed form": "1 − K·P(Bin(N,1/K) ≥ q): all SETs in one uniformly random order",
 }
 _RETRY_TERMS = {
@@ -143,12 +143,13 @@ def _lines(result: SplitVotesResult) -> Iterator[Sentence]:
     yield from advice
     if result.retries and not advice:
         yield to_do(
-            "no retry policy was clearly faster in any order; more --repeats may show a difference",
+            "for every order of the commands, no retry policy was clearly faster; more --repeats "
+            "may show a difference",
             "measure again",
         )
     yield not_measured(
-        "networks that are slower than loopback; there, the votes of one attempt arrive "
-        "further apart"
+        "networks that are slower than loopback, where more time passes between the votes of one "
+        "attempt"
     )
     sizes = counted(result.conditions.instances, "instance")
     yield not_measured(f"fleets that do not have {sizes}")

@@ -250,7 +250,7 @@
         make("path", { d: `M${x(tick * step)} ${this.top - 4}V${bottom}`, class: "grid" }, this.svg);
         make("text", { x: x(tick * step), y: bottom + 14, "text-anchor": "middle" }, this.svg, (tick * step).toFixed(digits));
       }
-      make("text", { x: this.width / 2, y: bottom + 30, "text-anchor": "middle", class: "name" }, this.svg, `s since the measured window began; ${latency(width)} shown`);
+      make("text", { x: this.width / 2, y: bottom + 30, "text-anchor": "middle", class: "name" }, this.svg, `seconds since the measured window began; ${latency(width)} shown`);
     }
     drawLane(lane, top) {
       const x = this.scale(this.from, this.to);

@@ -237,7 +237,10 @@ class _CourseFigures:
         warmup = [Band(starts[0], 0.0, "warm-up", "warm-up", "warmup")] if starts[0] < 0 else []
         self._bands = [*warmup, *fault_bands(result)]
         self._x = exact(
-            self._edges[0], self._edges[-1], "s since the measured window began", "{:g}".format
+            self._edges[0],
+            self._edges[-1],
+            "seconds since the measured window began",
+            "{:g}".format,
         )
         self._slice = f"slices of {duration_tick(width)}"
 
@@ -323,8 +326,8 @@ class _CourseFigures:
             f"Vote margin {shares}; {rounds}" if shares else f"No lease's round closed; {rounds}"
         )
         about = (
-            "Share of leases by granted votes beyond the quorum when the round closed, "
-            f"{self._slice}"
+            "Share of leases with each vote margin; the margin is the number of granted votes "
+            f"minus the quorum when the round closed; {self._slice}"
         )
         columns = {
             Column(f"margin_{m}", "count", f"margin {m}"): self._over.margin[m] for m in ordered

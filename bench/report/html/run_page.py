@@ -79,7 +79,9 @@ def advice(result: RunResult) -> Iterator[Sentence]:
             "timeline",
             "look",
         )
-        yield to_do("lockbench judge mine.py tests the faults of your own lock separately", "next")
+        yield to_do(
+            "lockbench judge mine.py tests your own lock against each fault separately", "next"
+        )
     if safety.verdict == "NOT TESTED":
         yield to_do(
             "use --hold 5ms --resources 50, so that callers request locks that other callers hold",

@@ -36,9 +36,9 @@ GRACE_NS = 100 * NS_PER_MS
 # this process and its holders stood still.
 STILL_NS = 10 * NS_PER_MS
 CANNOT_HEAR = (
-    "the retry policy push works like poll, because fewer than a quorum of these servers "
-    "allow this user GETRANGE, PUBLISH and SUBSCRIBE over RESP3 with CLIENT TRACKING; the "
-    "README lists the ACL rules that push needs"
+    "the retry policy push works like poll, because push needs a quorum of servers that allow "
+    "this user GETRANGE, PUBLISH, SUBSCRIBE, and CLIENT TRACKING over RESP3; the README lists the "
+    "ACL rules that push needs"
 )
 
 

@@ -224,7 +224,7 @@ FAILURES: dict[str, Failure] = {
         "correct the host name, or repair DNS",
     ),
     "name .*%": Failure(
-        "this machine has no interface with the name of the zone, or the address must not have "
+        "the zone in the address is not an interface of this machine, or this address cannot have "
         "a zone",
         "a zone is the name of an interface of this machine, and only fe80:: addresses have a "
         "zone, as in [fe80::1%eth0]",

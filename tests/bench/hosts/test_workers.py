@@ -64,8 +64,8 @@ def test_steps_and_other_versions_are_said() -> None:
     stepped, other = host_warnings(notes, clocks, 3)
     assert stepped.startswith("the clock of worker 1 (pid 71 on far) stepped 1 ×")
     assert other.startswith(
-        "worker 2 (pid 72 on far) runs lockbench 1, Python 3.12, but others run lockbench 1, "
-        "Python 3.11"
+        "worker 2 (pid 72 on far) runs lockbench 1, Python 3.12, but other workers run "
+        "lockbench 1, Python 3.11"
     )
     more, *_ = host_warnings(notes, clocks, 2)
     assert more == "3 workers made load, but 2 were expected"

@@ -77,7 +77,7 @@ def test_each_fault_is_possible_or_has_its_reason(monkeypatch: pytest.MonkeyPatc
     possible, impossible = doctor._faults()
     assert (possible.name, possible.value, possible.status) == ("faults", "kill, stop", Status.OK)
     assert (impossible.name, impossible.status) == ("fault: drop", Status.LIMITED)
-    assert impossible.advice == "it needs root; --allow-skipped runs without this fault"
+    assert impossible.advice == "it needs root; use --allow-skipped to run without this fault"
 
 
 def told(instances: Instances, *, run_id: bool) -> dict[str, tuple[str, Status, str]]:

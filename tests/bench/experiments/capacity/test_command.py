@@ -95,7 +95,7 @@ def test_a_budget_in_which_no_probe_ends_is_refused_and_the_least_is_named(
 ) -> None:
     assert execute(["capacity", "--slo", SLO[0], "--budget", "3s"]) == 2
     assert "--budget: 3s is too short for one probe. A probe takes 10s" in capsys.readouterr().err
-    with pytest.raises(UsageError, match="Give 14s for one"):
+    with pytest.raises(UsageError, match="One probe needs a budget of 14s"):
         planned(None, budget=13.9)
     assert planned(None, budget=14.0).budget_s == 14.0
     assert planned(None, budget=5.0, quick=True).budget_s == 5.0

@@ -71,7 +71,11 @@ ROOM = "the capacity is 11,200–11,500/s"
             "(0 of 0 probes held; p99 6.00 ms, 95 % sure below 9.00 ms); capacity: "
             "11,200–11,500 leases/s",
         ),
-        ({}, None, "it is not known whether 5,000/s holds (0 of 0 probes held;"),
+        (
+            {},
+            None,
+            "it is not known whether the fleet keeps the SLO at 5,000/s (0 of 0 probes held;",
+        ),
     ],
 )
 def test_the_first_sentence_is_about_the_target(
@@ -129,7 +133,7 @@ def test_nothing_is_cut_off(width: int) -> None:
     assert "…" not in text
     for needed in (
         "95 % sure: 99.41 % to 99.58 %",
-        "5,000/s holds",
+        "SLO at 5,000/s",
         "they agree",
         "127.0.0.1:40000 2",
         "97 %",

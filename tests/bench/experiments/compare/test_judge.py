@@ -100,8 +100,12 @@ def test_ratios_are_told_as_measured_and_in_order() -> None:
         ([0.0] * 24, [0.0] * 24, "there are no samples"),
         ([], [], "there are no samples"),
         ([1.0] * 24, [None] * 24, "there are no samples"),
-        ([1.0] * 7 + [None] * 17, [1.0] * 24, "7 of the 8 pairs that a 0.99 interval needs"),
-        ([1.0], [1.0], "1 of the 8 pairs that a 0.99 interval needs"),
+        (
+            [1.0] * 7 + [None] * 17,
+            [1.0] * 24,
+            "an interval with confidence 0.99 needs 8 pairs, but there are 7",
+        ),
+        ([1.0], [1.0], "an interval with confidence 0.99 needs 8 pairs, but there are 1"),
     ],
 )
 def test_without_samples_nothing_passes(first: list[Any], second: list[Any], reason: str) -> None:
@@ -130,7 +134,7 @@ def test_stored_runs_are_judged_unpaired_and_need_several() -> None:
     few = judge_figure("gate", P50, Sides([1.0, 1.0], [1.0], paired=False), 0.1)
     assert (few.verdict, few.reason) == (
         "inconclusive",
-        "1 of the 5 runs of each side that a 0.98 interval needs",
+        "an interval with confidence 0.98 needs 5 runs of each side, but there are 1",
     )
     base = [1.0, 1.01, 0.99, 1.02, 0.98, 1.0]
     assert (
@@ -202,7 +206,7 @@ def test_too_few_pairs_to_fail_are_too_few_to_pass() -> None:
     found = judge_figure("gate", RATE, Sides([1.0] * 7, [1.0] * 7), 0.1, metrics=2)
     assert (found.verdict, found.reason) == (
         "inconclusive",
-        "7 of the 8 pairs that a 0.99 interval needs",
+        "an interval with confidence 0.99 needs 8 pairs, but there are 7",
     )
 
 

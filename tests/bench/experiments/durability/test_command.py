@@ -165,7 +165,7 @@ def test_the_planner_writes_its_page_or_says_what_it_needs(said: Said) -> None:
         "RECOMMENDED   appendfsync everysec, and start a crashed server only when your \n"
     )
     assert "made of" in text
-    assert "this is another machine, so measure again on this machine" in " ".join(text.split())
+    assert "lockbench now runs on another machine, so measure again here" in " ".join(text.split())
     assert "a crash" in page
 
 
@@ -198,7 +198,7 @@ def test_figures_of_another_machine_are_called_so() -> None:
         == f"measured on {here.cpu_model}, {here.cores} cores, kernel {here.kernel}"
     )
     assert machine_text(there, here).endswith(
-        "; this is another machine, so measure again on this machine"
+        "; lockbench now runs on another machine, so measure again here"
     )
 
 

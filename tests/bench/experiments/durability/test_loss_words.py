@@ -63,8 +63,8 @@ def printed(found: CrashResult, width: int) -> str:
 
 def test_the_verdict_and_the_three_findings_come_first() -> None:
     assert printed(FINE, 200).splitlines()[0].rstrip() == (
-        "AS EXPECTED   always lost no acknowledged lock, everysec lost the locks of at most the "
-        "last 0.61 s in a power cut"
+        "AS EXPECTED   the policy always lost no acknowledged lock, the policy everysec lost the "
+        "locks of at most the last 0.61 s in a power cut"
     )
     assert sheet(FINE).keys == (
         (
@@ -93,13 +93,13 @@ def test_what_is_lost_what_is_kept_and_who_got_a_lock_twice() -> None:
         "always no acknowledged lock lost, 0 of 1,600 locks granted twice (20 crashes; 95 % sure: "
         "fewer than 1 crash in 6)" in text
     )
-    assert "clients trusted it, and N was odd: 400 of 400 locks granted twice (20 crashes)" in text
+    assert "and the clients trusted it: 400 of 400 locks granted twice (20 crashes)" in text
 
 
 def test_what_is_wrong_is_said_first_and_marked_in_its_row() -> None:
     bad = result(cuts(Crash(3, "always", "power-cut", 1, "at-once"), 2, 1))
     lines = printed(bad, 120).splitlines()
-    assert lines[0].startswith("VIOLATED   always lost 80 locks")
+    assert lines[0].startswith("VIOLATED   the policy always lost 80 locks")
     assert not any("95 % sure" in line for line in lines), "a bound beside a loss says nothing"
     assert any(
         line.startswith("because") and "acknowledged locks were lost in 20 cuts" in line
@@ -148,7 +148,7 @@ def test_the_first_screen_of_the_page_answers() -> None:
     document = html.unescape(render(page_of(FINE)))
     places = (
         "AS EXPECTED",
-        "always lost no acknowledged lock",
+        "the policy always lost no acknowledged lock",
         "95 % sure: fewer than 1 crash in 6",
         'data-figure="lost"',
         "What to do",

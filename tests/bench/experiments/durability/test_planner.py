@@ -159,14 +159,16 @@ def test_losses_on_a_disk_that_was_several_times_as_quick_are_unknown_too() -> N
     (told,) = [
         text
         for text in plan_page(slow, crashed_at(1.2, 0.0)).unmeasured
-        if "on the disk of these" in text
+        if "on the disk of the cost" in text
     ]
     assert (
-        "(raw disk, fdatasync p50 4 ms), because the crashes were made on raw disk, fdatasync "
+        "(raw disk, fdatasync p50 4 ms), because lockbench made the crashes at another "
+        "disk speed (raw disk, fdatasync "
         "p50 1.2 ms" in told
     )
     assert not any(
-        "on the disk of these" in text for text in plan_page(slow, crashed_at(2.0, 0.0)).unmeasured
+        "on the disk of the cost" in text
+        for text in plan_page(slow, crashed_at(2.0, 0.0)).unmeasured
     )
 
 
@@ -176,14 +178,16 @@ def test_losses_on_a_disk_that_was_several_times_as_quick_are_unknown_too() -> N
         (
             0.0,
             2.0,
-            "(+2 ms, fdatasync p50 0.1 ms), because the crashes were made on raw disk, fdatasync "
+            "(+2 ms, fdatasync p50 0.1 ms), because lockbench made the crashes at another "
+            "disk speed (raw disk, fdatasync "
             "p50",
         ),
         (2.0, 2.0, ""),
         (
             2.0,
             0.0,
-            "(raw disk, fdatasync p50 0.1 ms), because the crashes were made on +2 ms, fdatasync "
+            "(raw disk, fdatasync p50 0.1 ms), because lockbench made the crashes at another "
+            "disk speed (+2 ms, fdatasync "
             "p50",
         ),
         (0.0, 0.0, ""),

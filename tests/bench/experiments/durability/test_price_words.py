@@ -58,7 +58,7 @@ def text_of(shown: FsyncResult, width: int = 80) -> str:
 
 def test_the_verdict_comes_first_and_the_advice_follows() -> None:
     lines = text_of(result()).splitlines()
-    assert lines[0] == "AS EXPECTED   always costs 20× (20–20)"
+    assert lines[0] == "AS EXPECTED   the policy always costs 20× (20–20)"
     assert (
         next(line for line in lines if line.startswith("choose"))
         .split(maxsplit=1)[1]

@@ -75,7 +75,7 @@ def test_a_row_that_is_not_known_neither_held_nor_broke() -> None:
 
 def test_the_picture_says_when_a_search_ends() -> None:
     picture, *_ = figures(explored())
-    assert f"{ENOUGH} schedules broke" in picture.about
+    assert f"{ENOUGH} schedules have broken" in picture.about
     assert f"at most {SHORT} steps" in picture.about
 
 

@@ -58,7 +58,7 @@ def test_a_late_grant_shows_nothing_if_the_place_was_about_to_end(
 def test_a_place_whose_end_is_not_known_shows_nothing() -> None:
     stage = cast("Stage", SimpleNamespace(place_ms=None))
     successors = Successors([holding(1000)], [], asking(Said(ok=True), 1))
-    with pytest.raises(UnmetError, match="the judge knows when a place of the semaphore ends"):
+    with pytest.raises(UnmetError, match="the judge knows how long a place in the semaphore lasts"):
         _taken(stage, successors, "a fault")
 
 

@@ -127,7 +127,7 @@ def test_what_always_costs_and_the_planner_with_and_without_crashes():
     figures = fsync_figures(of_fsync(costs, options, "take always"))
     assert [figure.name for figure in figures] == ["costs"]
     assert [row[-1] for row in figures[0].rows] == [60.0, 60.0], "what has no interval is not drawn"
-    assert figures[0].title == "always costs between 6.9× (6.0–60) and 57× (51–60)"
+    assert figures[0].title == "the policy always costs between 6.9× (6.0–60) and 57× (51–60)"
     for option in options:
         option["crash"] = None
     assert fsync_figures(of_fsync([], options, "measure crashes")) == []
