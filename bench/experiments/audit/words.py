@@ -92,7 +92,7 @@ def _lines(result: AuditResult) -> Iterator[Sentence]:
     for library, schedules in broken.items():
         yield to_do(f"{library}: guard against {', '.join(schedules)}", "avoid")
     if held := [name for name in _libraries(result) if name not in broken]:
-        yield to_do(f"no tested schedule broke one of these locks: {', '.join(held)}", "choose")
+        yield to_do(f"no tested schedule broke any of these locks: {', '.join(held)}", "choose")
     yield to_do("lockbench judge mine.py tests your own lock in the same way")
     often = percent(1 - UNSEEN ** (1 / result.conditions.held), 0)
     yield not_measured(

@@ -282,7 +282,7 @@ def _of_slow_disks(page: PlannerPage, crash: CrashResult) -> Iterator[str]:
         yield (
             "a disk that sometimes stalls: with fsyncs of 1.5 s, even kill -9 lost the locks "
             f"of up to {max(windows_s):.2f} s under everysec; lockbench made no crash with an "
-            f"fsync time between 1.5 s and {crashed_on}"
+            f"fsync time between 1.5 s and that of the tested disk ({crashed_on})"
         )
     if page.longest_ttl_ms and page.ttl_ms and page.longest_ttl_ms != page.ttl_ms:
         yield (

@@ -30,7 +30,7 @@ def refusal(error: BaseException) -> str:
         where = f"{error.filename}:{error.lineno}"
         message = error.msg
     text = " ".join(f"{type(error).__name__}: {message} ({where})".split())
-    return f"the lock raised {text}; correct this line"
+    return f"the lock raised {text}; correct the lock"
 
 
 if __name__ == "__main__":

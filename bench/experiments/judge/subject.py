@@ -40,7 +40,8 @@ FUNCTION = "lock"
 NAMES = ("name", "key", "resource")
 # At most this many names of a module are shown.
 MOST_NAMES = 20
-# The locks whose acquire has returned something other than None. Their None means no.
+# The locks whose acquire has returned a grant, such as True or a token. Their None means no. In the
+# same way, the set holds the releases that have returned a true value.
 ANSWERING = set[str]()
 SHAPE = (
     "write `def lock(urls): …` that returns a callable from a name to a context manager, or an "
@@ -288,7 +289,7 @@ def _driven(lock: object, text: str) -> Lock:
 
         return Lock(
             lambda name, *_: then(lock.acquire(name), lambda got: words(name, got)),
-            lambda held: _given_back(lock.release(*held)),
+            lambda held: _given_back(lock.release(*held), text),
             answers=answers,
         )
 
@@ -310,28 +311,31 @@ def _driven(lock: object, text: str) -> Lock:
         return Lock(lambda name, *_: _enter(make(name)), _leave, hold=make)
     return Lock(
         lambda name, *_: _taken(make(name), text),
-        lambda held: _given_back(held.release()),
+        lambda held: _given_back(held.release(), text),
         answers=answers,
     )
 
 
 def _is_granted(got: object, text: str) -> bool:
-    """Return whether the result of acquire means a grant. In many locks, acquire returns nothing
-    and raises an exception for a refusal. In other locks, acquire returns True or None, as SET NX
-    does in redis-py. Each client first acquires a free lock. The result of this first acquire shows
-    which kind of lock it is.
+    """Return whether the result of a call means success. `text` names the call.
+
+    In many locks, acquire returns nothing and raises an exception for a refusal. In other locks,
+    acquire returns True or None, as SET NX does in redis-py. Each client first acquires a free lock
+    and releases it. The results of these first calls show which kind of lock it is. A refusal does
+    not show the kind, because acquire may also return None for a grant and False for a refusal.
     """
     if got is None:
         return text not in ANSWERING
-    ANSWERING.add(text)
+    if got:
+        ANSWERING.add(text)
     return bool(got)
 
 
-def _given_back(got: object) -> object:
+def _given_back(got: object, text: str) -> object:
     """Return False if the release reports that the caller did not hold the lock. Otherwise return
     None.
     """
-    return then(got, lambda answer: None if answer is None or answer else False)
+    return then(got, lambda answer: None if _is_granted(answer, f"release {text}") else False)
 
 
 def _enter(manager: Any) -> object:

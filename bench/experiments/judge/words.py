@@ -126,7 +126,7 @@ def _headline(result: JudgeResult) -> str:
         return f"{result.lock}: no row was played"
     if result.interrupted and worst.verdict not in ("does not", "not known"):
         played = counted(len(result.rows), "row")
-        return f"{result.lock}: interrupted after {played}, and none of them shows a fault"
+        return f"{result.lock}: interrupted after {played}; no row shows a fault so far"
     return f"{result.lock}: {worst.happened or worst.question} ({worst.topic})"
 
 

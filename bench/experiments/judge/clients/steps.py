@@ -3,7 +3,7 @@ of stdin. It answers each line with a line on stdout.
 
     order     lacks: the steps among hold and fork that the lock does not have
     acquire   ok: the lock was granted. valid_ms: the validity that the library states. answers:
-              the user's acquire has returned something other than None
+              the user's acquire has returned a grant, such as True or a token
     release   ok: the library reports no fault
     extend    ok: the library says that the lease is longer now
     held      ok: the library says that it still holds the lock
@@ -82,7 +82,7 @@ class _Steps:
     async def acquire(self, resource: str, ttl_ms: int, wait_ms: int) -> StepAnswer:
         held = await value(self._lock.acquire(resource, ttl_ms, wait_ms))
         if held.__class__ is self._lock.refused:
-            return {"ok": False}
+            return {"ok": False, "answers": self._lock.answers()}
         self._held.append(held)
         validity_ms = self._lock.valid_ms
         if validity_ms is None:

@@ -135,6 +135,52 @@ def test_a_release_that_returns_something_false_says_that_it_was_late(
 
 
 @pytest.mark.parametrize(
+    ("answers", "granted"),
+    [
+        ([None, None], [True, True]),
+        ([True, None], [True, False]),
+        ([True, False], [True, False]),
+        ([1, 0], [True, False]),
+        (["t-1", None], [True, False]),
+        (["t-1", False], [True, False]),
+        # Nothing for a grant, and False for a refusal.
+        ([False, None, None], [False, True, True]),
+        # A refusal that comes first does not hide the kind of the lock.
+        ([False, True, None], [False, True, False]),
+    ],
+)
+@pytest.mark.parametrize("form", ["", "async "])
+def test_none_is_a_grant_until_a_lock_has_answered_something_true(
+    answers: list[object], granted: list[bool], form: str, tmp_path: Path
+) -> None:
+    text = f"""
+        GRANTS = iter({answers})
+        RELEASES = iter({answers})
+        class Locks:
+            {form}def acquire(self, name):
+                return next(GRANTS)
+            {form}def release(self, name):
+                return next(RELEASES)
+        def lock(urls):
+            return Locks()
+    """
+    order = ClientOrder(str(written(tmp_path, text)), URLS)
+    lock = lock_of(order)[1](order)
+
+    async def heard() -> list[tuple[bool, bool]]:
+        return [
+            (
+                await value(lock.acquire("r", 0, 0)) is not None,
+                await value(lock.release(("r",))) is None,
+            )
+            for _ in answers
+        ]
+
+    assert asyncio.run(heard()) == [(one, one) for one in granted]
+    assert lock.answers() is any(answers)
+
+
+@pytest.mark.parametrize(
     ("arguments", "result", "released"),
     [
         ("token", "'t-1'", ("t-1",)),

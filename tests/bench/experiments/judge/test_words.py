@@ -47,7 +47,7 @@ def test_the_head_of_a_lock_without_fault_says_what_the_load_found() -> None:
     assert sheet(judged()).headline.endswith("tested leases (contention)")
     cut = sheet(replace(judged(), interrupted=True))
     assert "interrupted after" in cut.headline
-    assert cut.headline.endswith("none of them shows a fault")
+    assert cut.headline.endswith("no row shows a fault so far")
     broken = sheet(replace(judged(late_set="does not"), interrupted=True))
     assert broken.headline.endswith(f"{STAYS} (late-set)")
 

@@ -2,7 +2,17 @@
 
 import re
 
-from bench.report.html.plot import Bar, Column, Measure, Panel, forest, harm, panels
+from bench.experiments.judge.result import RowFigure
+from bench.report.html.plot import (
+    Bar,
+    Column,
+    Measure,
+    Panel,
+    data_of,
+    forest,
+    harm,
+    panels,
+)
 from bench.report.html.scale import logarithmic, number_tick
 
 # above the line they stand on
@@ -71,3 +81,9 @@ def test_harm_is_a_tick_only_where_it_is_known_to_be_none() -> None:
     assert (none.style, none.key) == ("good", "held")
     assert (some.style, some.key) == ("bad", "broken")
     assert unknown.value is None, "which is drawn as words alone"
+
+
+def test_the_data_below_a_picture_are_the_named_fields_in_the_named_order() -> None:
+    columns, rows = data_of(RowFigure, [RowFigure("takeovers", 3.0, "s")], ("value", "name"))
+    assert [column.name for column in columns] == ["value", "name"]
+    assert rows == [[3.0, "takeovers"]]
