@@ -42,6 +42,8 @@ def judged(lock: str, row: str, folder: Path, capacity: int = 1) -> JudgedRow:
         ("ours.py:true_or_none", "contention", "holds"),
         ("ours.py:true_or_none", "paused-in-acquire", "holds"),
         ("ours.py:true_or_none", "search", "holds"),
+        ("ours.py:none_or_false", "contention", "holds"),
+        ("ours.py:none_or_false", "paused-holder", "holds"),
         ("ours.py:wrong_semaphore", "contention", "does not"),
         ("ours.py:semaphore_of_keys", "interrupted-acquire", "does not"),
         ("ours.py:semaphore_of_keys", "exception-in-body", "holds"),

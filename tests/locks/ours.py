@@ -4,6 +4,7 @@ without_owner        SET NX PX with a fixed value, DEL without a look: deletes a
 get_then_del         looks before it deletes, in two steps: a pause between them deletes one, too
 in_memory            a mutex of one process, which asks no server
 true_or_none         prints; acquire returns what SET NX returns in redis-py: True, or None for no
+none_or_false        acquire: nothing for a grant, False for no; release: True, or None if it came late
 semaphore            at most three, by a sorted set
 wrong_semaphore      the same, and it lets a fourth in
 semaphore_of_keys    at most three, and each holder has a key of its own
@@ -97,6 +98,21 @@ class TrueOrNone:
 
 
 true_or_none = TrueOrNone
+
+
+class NoneOrFalse(TrueOrNone):
+    """The same lock, which answers in other words."""
+
+    def acquire(self, name: str) -> object:
+        """None for a grant, or False."""
+        return None if super().acquire(name) else False
+
+    def release(self, name: str) -> object:
+        """True, or None if the lock is not ours any more."""
+        return bool(super().release(name)) or None
+
+
+none_or_false = NoneOrFalse
 
 
 def semaphore(urls: Sequence[str]) -> Made:
