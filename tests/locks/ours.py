@@ -4,7 +4,7 @@ without_owner        SET NX PX with a fixed value, DEL without a look: deletes a
 get_then_del         looks before it deletes, in two steps: a pause between them deletes one, too
 in_memory            a mutex of one process, which asks no server
 true_or_none         prints; acquire returns what SET NX returns in redis-py: True, or None for no
-none_or_false        acquire: nothing for a grant, False for no; release: True, or None if it came late
+none_or_false        acquire: None for a grant, False for no; release: True, or None if it is late
 semaphore            at most three, by a sorted set
 wrong_semaphore      the same, and it lets a fourth in
 semaphore_of_keys    at most three, and each holder has a key of its own
