@@ -61,10 +61,10 @@ def test_a_row_says_what_the_source_says(lock: str, row: str, word: str, tmp_pat
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("for line in sys.stdin: print('rubbish', flush=True)", r"its answer: rubbish"),
+        ("for line in sys.stdin: print('rubbish', flush=True)", r"with the answer rubbish"),
         ("sys.exit(3)", "ended early .exit code 3.*answer each line on stdin"),
         ("sys.stdout.write('x' * 10**7); sys.stdin.read()", "bytes without the end of a line"),
-        ("for line in sys.stdin: sys.stdout.buffer.write(b'\\xff\\n')", "its answer|ended early"),
+        ("for line in sys.stdin: sys.stdout.buffer.write(b'\\xff\\n')", "the answer|ended early"),
     ],
 )
 def test_a_command_that_answers_nothing_of_use_is_refused_in_a_sentence(
