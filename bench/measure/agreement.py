@@ -231,7 +231,7 @@ def _votes(result: RunResult) -> Iterator[Bound]:
             attempts.mean,
             1,
             attempts.max or inf,
-            "attempts.max and the least number of rounds, which is 1",
+            "attempts.max and the least number of rounds (1)",
         )
         yield Bound("attempts.max", attempts.max, 1, attempts.total, "all rounds")
 
