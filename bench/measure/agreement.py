@@ -424,7 +424,10 @@ def _unlike_safety(result: RunResult) -> Iterator[str]:
     examples, the recipe's false reports and the number of processes."""
     safety = result.safety
     if safety.misreports and safety.verdict in ("SAFE", "NOT TESTED"):
-        yield f"safety is {safety.verdict}, although the recipe reported something impossible"
+        yield (
+            f"the safety verdict is {safety.verdict}, although the recipe reported impossible "
+            "values"
+        )
     if safety.within_one_process and result.scenario.processes > 1 and _is_whole(result):
         yield (
             f"safety.within_one_process is true, but the load had {result.scenario.processes} "
@@ -487,5 +490,5 @@ def _unlike_holder(holder: Holder, result: RunResult) -> Iterator[str]:
         unmarked |= len(valid_ends) >= capacity and row[0] <= row[1] and not row[5]
         valid_ends.append(row[1])
     if unmarked:
-        others = "another" if capacity == 1 else f"{capacity} others"
-        yield f"{place}: a lease overlaps {others}, but the lease is not marked"
+        others = "another lease" if capacity == 1 else f"{capacity} other leases"
+        yield f"{place}: a lease overlaps {others}, but has no mark as a fault"

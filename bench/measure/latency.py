@@ -119,7 +119,7 @@ class AllAcquires(Percentiles, frozen=True, kw_only=True):
         if self.failed > self.count:
             yield f"{self.failed} of {self.count} acquires failed"
         if both := [name for name in self.infinite if getattr(self, name) is not None]:
-            yield f"{', '.join(both)} is infinite, but has a value"
+            yield f"{', '.join(both)} cannot be infinite and have a value"
 
 
 class Latencies(Section, frozen=True, kw_only=True):

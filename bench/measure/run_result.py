@@ -349,8 +349,8 @@ class SafetyReport(Section, frozen=True):
     holders: Annotated[
         tuple[Holder, ...],
         says(
-            "resources and their holders; violated resources come first, then those with the "
-            "most leases"
+            "resources and their holders; resources with violations come first, then the "
+            "resources with the most leases"
         ),
     ] = ()
 

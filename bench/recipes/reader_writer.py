@@ -106,10 +106,8 @@ class ReaderWriterLate(ReaderWriter):
 
     about = replace(
         ReaderWriter.about,
-        how=(
-            "like reader-writer, but a writer first checks that the lock is free, and then sets "
-            "its key"
-        ),
+        how="like reader-writer, but a writer first checks that the lock is free, and then sets "
+        "its key",
         flaw="if another caller gets the lock between a writer's check and its SET, both hold "
         "the lock",
         safe=False,

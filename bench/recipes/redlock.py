@@ -44,10 +44,8 @@ class RedlockRecipe(Observer):
     (lockcore.Observer)."""
 
     about = About(
-        how=(
-            "lockcore's Redlock asks all N instances at once, and callers share pipelined "
-            "connections"
-        ),
+        how="lockcore's Redlock asks all N instances at once, and callers share pipelined "
+        "connections",
         flaw="no known flaw if clock drift is bounded and crashed instances restart after the "
         "longest TTL",
         safe=True,

@@ -298,8 +298,8 @@ class ReplicaDelayedPromotion(ReplicaFailover):
     about = replace(
         ReplicaFailover.about,
         how="like replica-failover, but a replica is promoted only after the longest TTL",
-        flaw="mutual exclusion has no known flaw; after the master's death, no lock is "
-        "granted for one TTL",
+        flaw="mutual exclusion has no known flaw; after the master's death, no lock is granted "
+        "during one TTL",
         safe=True,
     )
 

@@ -65,8 +65,8 @@ def persistence_of(info: Mapping[str, object], fsync: str | None) -> str:
         "" if fsync != "none" or not info.get("rdb_saves") else " that is not in its last snapshot"
     )
     return {
-        "none": f"no AOF, so a restarted server has lost every lock{snapshots}; it must not vote "
-        "until the longest TTL has passed",
+        "none": f"no AOF, so a restarted server has lost every lock{snapshots}; the server must "
+        "not vote until the longest TTL has passed",
         "no": "AOF, synced when the kernel decides; a power cut may lose half a minute of locks",
         "everysec": "AOF, synced every second; a power cut loses about a second of locks",
         "always": "AOF, synced before each reply; a crash loses no lock",

@@ -338,8 +338,8 @@ def next_limit(uses: Sequence[ResourceUse], gave_out: str = "") -> ResourceUse:
     if first is None:
         return ResourceUse(
             None,
-            "not known, because no probe near the capacity (within a factor of two) measured "
-            "the use of resources",
+            "not known, because no probe within a factor of two of the capacity measured the use "
+            "of resources",
         )
     near = (
         "" if (first.ratio or 0.0) >= NEAR else "; every other resource was further from its limit"

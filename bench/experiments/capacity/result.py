@@ -54,7 +54,9 @@ class ResourceUse(Section, frozen=True):
     text: Annotated[str, says("what that means")]
     ratio: Annotated[
         Amount | None,
-        says("share of the resource that the load used (1: the whole resource); null if unknown"),
+        says(
+            "share of the resource that the load used; 1 means the whole resource; null if unknown"
+        ),
     ] = None
     full_per_s: Annotated[
         Amount | None,
@@ -275,7 +277,7 @@ class CapacityPoint(Section, frozen=True, kw_only=True):
     probes: Annotated[tuple[Probe, ...], says("the search, in order")]
     callers: Annotated[tuple[ClosedLoop, ...], says("closed loops, by callers")]
     agreement: Annotated[
-        str | None, says("comparison of the closed loop's rate with the capacity, in words")
+        str | None, says("sentence that compares the rate of the closed loop with the capacity")
     ] = None
 
     @property

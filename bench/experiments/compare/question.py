@@ -30,8 +30,8 @@ COMPARE = Question(
         "lockbench compare --recipe redlock --recipe redlock-sequential",
         "lockbench compare before after",
     ),
-    note="A and B are results, folders of results or scenarios. lockbench compares every side "
-    "with the first side.",
+    note="A and B are each a result, a folder of results, or a scenario. lockbench compares every "
+    "side with the first side.",
 )
 GATE = Question(
     "gate",

@@ -66,7 +66,7 @@ class TwoSides(Section, frozen=True, kw_only=True):
             "number of values of the side with fewer values"
         ),
     ]
-    paired: Annotated[bool, says("true if both sides were run in pairs")]
+    paired: Annotated[bool, says("true if the runs of the two sides form pairs")]
 
 
 class Judged(TwoSides, frozen=True, kw_only=True):
@@ -273,7 +273,7 @@ class ComparisonResult(Document, frozen=True, kw_only=True):
         bool, says("true if lockbench ran the sides in pairs; false if it compared stored results")
     ]
     in_turns: Annotated[
-        bool, says("true if the sides ran in turn, each in time slices of 0.1 s")
+        bool, says("true if the sides ran alternately, in time slices of 0.1 s")
     ] = False
     looks: Annotated[
         tuple[Count, ...],
@@ -289,7 +289,8 @@ class ComparisonResult(Document, frozen=True, kw_only=True):
         str, says("why some rounds were not run; empty if nothing stopped the comparison")
     ] = ""
     sharp: Annotated[
-        bool, says("true if the client's CPU has a smaller tolerance than the other figures")
+        bool,
+        says("true if the tolerance is smaller for the client's CPU than for the other figures"),
     ]
     missed_ratio: Annotated[
         Share,

@@ -276,8 +276,8 @@ def _product(
     targets = options.targets
     if targets and (options.server or options.disk):
         raise UsageError(
-            "options --server and --disk are for servers that lockbench starts: leave them out "
-            "with --target"
+            "options --server and --disk are only for servers that lockbench starts; with "
+            "--target, leave out these options"
         )
     if targets and any(options.latency or ()):
         raise UsageError(
@@ -380,7 +380,9 @@ class CrashOptions(Options):
     help="time added to every fsync; raw means no added time  [raw]",
 )
 @click.option(
-    "--quick", is_flag=True, help="make all crashes at N=3, but only the main crashes at other N"
+    "--quick",
+    is_flag=True,
+    help="make all crashes with N=3, but only the main crashes with every other N",
 )
 @experiment_options("crash", seed=SEED)
 def crash(outputs: Outputs, **values: object) -> Done[CrashResult]:

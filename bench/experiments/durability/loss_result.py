@@ -126,8 +126,8 @@ class CrashGroup(Crash, frozen=True, kw_only=True):
     at_stake: Annotated[
         Count,
         says(
-            "number of acknowledged locks that were still valid when the server was back; "
-            "for a delayed restart, number of locks that were valid at the cut"
+            "number of acknowledged locks that were still valid when the server was back; if the "
+            "restart was delayed, number of locks that were valid at the cut"
         ),
     ]
     lost_total: Annotated[

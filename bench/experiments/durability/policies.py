@@ -32,10 +32,8 @@ TERMS = {
     "restart": "at once means that the server starts directly after the crash; delayed means that "
     "it starts when the longest TTL is over",
     "clients abstain": "clients ignore votes of a restarted server until the longest TTL is over",
-    "disk": (
-        "raw means that no delay was added; +2 ms means that every fsync took 2 ms longer, as "
-        "on cloud volumes"
-    ),
+    "disk": "raw means that no delay was added; +2 ms means that every fsync took 2 ms longer, as "
+    "on cloud volumes",
 }
 
 

@@ -207,7 +207,7 @@ class LoadProcessFigures(Section, frozen=True, kw_only=True):
         says("share of the time in which the load process ran or waited for a core (median)"),
     ]
     bound: Annotated[
-        bool, says("true if wanted_ratio is at least 0.9; the rate is then a lower bound")
+        bool, says("true if wanted_ratio is at least 0.9, which makes the rate a lower bound")
     ]
     reason: Annotated[
         str | None,

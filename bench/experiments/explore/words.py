@@ -29,9 +29,7 @@ _TERMS = {
     "played": "number of schedules. Each schedule disturbs other messages, clients or servers. The "
     "same seed gives the same schedules",
     "tested": "schedules in which a command was sent while another client held a lock",
-    "schedules /s": (
-        "number of schedules per second of processor time, which is the rate of one core"
-    ),
+    "schedules /s": "schedules per second of processor time, which is the rate of one core",
     "steps": "number of steps of the smallest schedule that breaks the recipe. Clean-ups that "
     "found no key do not count",
 }

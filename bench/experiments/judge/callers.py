@@ -27,9 +27,7 @@ def together(stage: JudgeStage) -> RowFinding:
 
 def writer_beside_reader(stage: JudgeStage) -> RowFinding:
     """A reader has the lock, and a writer asks for it."""
-    return _beside(
-        stage.reader(), stage.party(), "a writer is granted the lock that a reader holds"
-    )
+    return _beside(stage.reader(), stage.party(), "a writer gets the lock while a reader holds it")
 
 
 def reader_beside_writer(stage: JudgeStage) -> RowFinding:

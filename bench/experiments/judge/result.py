@@ -55,7 +55,8 @@ class JudgedRow(Section, frozen=True, kw_only=True):
     topic: Annotated[str, says("the name of the row")]
     question: Annotated[str, says("the fault that the row looks for")]
     is_safety: Annotated[
-        bool, says("a fault means that two clients had the lock, or could have had it")
+        bool,
+        says("true if a fault means that two clients had the lock, or could have had it"),
     ]
     verdict: Annotated[
         JudgedWord,
@@ -178,7 +179,10 @@ class JudgeResult(Document, frozen=True, kw_only=True):
     ]
     lacks: Annotated[
         tuple[Observed, ...],
-        says("features that the client or the servers lack; rows that need them do not apply"),
+        says(
+            "features that the client or the servers lack; no row can apply that needs such a "
+            "feature"
+        ),
     ] = ()
     chosen: Annotated[
         tuple[str, ...],

@@ -151,7 +151,7 @@ class SplitVotesResult(Document, frozen=True, kw_only=True):
     conditions: Annotated[SplitVotesPlan, says("what was asked for")]
     calibration: Annotated[
         tuple[CalibrationRow, ...],
-        says("the split-vote rate with randomly ordered votes, compared with the closed form"),
+        says("the split-vote rate of randomly ordered votes, and the closed form for comparison"),
     ]
     contention: Annotated[tuple[ContentionRow, ...], says("one attempt each")]
     retries: Annotated[tuple[RetryRow, ...], says("until somebody wins")]

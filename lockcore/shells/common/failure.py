@@ -200,7 +200,7 @@ FAILURES: dict[str, Failure] = {
         "the server speaks plain Redis without TLS", "use redis:// instead of rediss://"
     ),
     "alert .*UNKNOWN_CA": Failure(
-        "the server does not trust our certificate",
+        "the server does not trust the client's certificate",
         "give a certificate from a CA that the server trusts with ?ssl_certfile=FILE and "
         "?ssl_keyfile=FILE",
         InstanceRefusedError,

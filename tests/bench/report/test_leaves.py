@@ -295,7 +295,7 @@ def test_more_unmarked_leases_at_once_than_may_hold_a_resource_are_refused() -> 
     made["scenario"]["capacity"] = 3
     assert of_its_kind(made, "x").verdict.word == "SAFE"
     made["scenario"]["capacity"] = 2
-    with pytest.raises(UsageError, match="a lease overlaps 2 others, but the lease is not marked"):
+    with pytest.raises(UsageError, match="a lease overlaps 2 other leases, but has no mark"):
         of_its_kind(made, "x")
 
 
@@ -317,7 +317,7 @@ def test_leases_may_overlap_unmarked_where_several_may_hold_a_resource(more: Any
     holder["rows"] = [[0, 100, 200, 100, 1, 0], [50, 150, 250, 150, 2, 0]]
     holder["spans_us"] = [[0, 150]]
     holder["leases"] = 2
-    with pytest.raises(UsageError, match="a lease overlaps another, but the lease is not marked"):
+    with pytest.raises(UsageError, match="a lease overlaps another lease, but has no mark"):
         of_its_kind(made, "x")
     made["scenario"] |= more
     assert of_its_kind(made, "x").verdict.word == "SAFE"
