@@ -124,7 +124,7 @@ def test_a_scenario_brings_its_callers_hold_and_servers(said: Said) -> None:
         (["--target", "127.0.0.1:1"], "'--target': "),
         (
             ["--target", "redis://127.0.0.1:1", "--disk", "."],
-            "options --server and --disk are for servers that lockbench starts",
+            "options --server and --disk are only for servers that lockbench starts",
         ),
         (["--duration", "nan"], "nan"),
         (["--disk", "nowhere"], "nowhere is not a folder"),
