@@ -437,10 +437,7 @@ class InjectedFault(Section, frozen=True, kw_only=True):
     params: Annotated[dict[str, Any], says("the params of the fault, as the scenario gives them")]
     phase: Annotated[
         Literal["fixed", "random"],
-        says(
-            "if the phase is random, the fault begins up to 1 s late; the seed determines this "
-            "delay"
-        ),
+        says("if the phase is random, the seed delays the fault by up to 1 s"),
     ]
     at_s: Annotated[float, says("due time of the fault, including the random delay")]
     for_s: Annotated[
@@ -501,10 +498,7 @@ class JudgedThreshold(Section, frozen=True, kw_only=True):
     ]
     status: Annotated[
         Literal["pass", "fail", "inconclusive"],
-        says(
-            "verdict on the limit; inconclusive means that this run cannot show whether the "
-            "value is within the limit"
-        ),
+        says("verdict on the limit; inconclusive means that the run cannot judge the limit"),
     ]
     reason: Annotated[
         str | None,

@@ -223,9 +223,7 @@ class Workload:
         str,
         choice("poisson", "fixed"),
         "poisson",
-        says(
-            "distribution of the time between the starts of operations; only for a load with a rate"
-        ),
+        says("distribution of the time between two starts; only for a load with a rate"),
     ]
     duration_ms: Annotated[
         float,
@@ -298,10 +296,7 @@ class Scenario(Workload):
         str,
         choice("fast", "stock"),
         "fast",
-        says(
-            "with fast, the load sends few Locust events; with stock, it sends one event per "
-            "operation, which is slower"
-        ),
+        says("fast means few Locust events; stock means one event per operation, which is slower"),
     ]
     seed: Annotated[int, whole(0, 2**63 - 1), 1, says("seed of all random choices of the load")]
     fencing: Annotated[
