@@ -127,7 +127,7 @@ def test_clocks_hours_apart_give_one_verdict_with_its_bound_on_all_of_it(
     # by how many leases were tested: nothing else
     assert result["verdict"]["word"] in ("SAFE", "NOT TESTED"), said
     assert code == 0, said
-    assert "start on each host: lockbench worker --master 127.0.0.1" in said
+    assert "on each host, run lockbench worker --master 127.0.0.1" in said
     counted(result)
     assert result["safety"]["judged_ratio"] == 1, "within what may travel"
     assert "the oracle judged" not in said
@@ -367,7 +367,7 @@ def test_a_worker_that_comes_late_is_sent_away_and_named(tmp_path: Path, fleet: 
         assert leader.poll() is None, "the run goes on"
         leader.send_signal(signal.SIGINT)
         log = (tmp_path / "late" / "worker-0.log").read_text()
-        assert (log.count("after the run began"), log.count("Traceback")) == (1, 0), log
+        assert (log.count("after the run had begun"), log.count("Traceback")) == (1, 0), log
         _, result, said = finished(leader, tmp_path)
     assert len(result["workers"]) == 1
     assert result["workers"][0]["leases"] == result["totals"]["acquired"] > 0

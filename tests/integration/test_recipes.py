@@ -291,7 +291,9 @@ def test_the_same_pause_at_work_makes_the_safe_lock_overstay_and_nothing_worse(r
     assert safety["verdict"] == "SAFE"
     assert safety["client_overstays"] > 0
     assert [instance["leaked_keys"] for instance in result["instances"]] == [0]
-    told = [text for text in result["warnings"] if text.startswith("set-nx-lua counted ")]
+    told = [
+        text for text in result["warnings"] if text.startswith("the recipe set-nx-lua counted ")
+    ]
     assert any("stale writes rejected" in text for text in told), told
     assert not any("valid writes rejected" in text for text in told), told
 

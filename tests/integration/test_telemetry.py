@@ -404,7 +404,7 @@ def test_a_bad_collector_costs_one_warning_and_shows_no_secret(tmp_path: Path, d
         )
         assert collector.asked.is_set() == (does != "refuses")
     (warning,) = [text for text in result["warnings"] if "telemetry" in text]
-    assert "took 0 of" in warning
+    assert "accepted 0 of" in warning
     assert PASSWORD not in json.dumps(result) + stderr
     assert result["totals"]["acquired"] > 0
 
