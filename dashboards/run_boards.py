@@ -179,7 +179,7 @@ _MARGINS = (
     ),
     number(
         "Instances beyond the quorum",
-        "Instances that vote now, minus the quorum. No lock is possible below 0.",
+        "Instances that vote now, minus the quorum. Below 0, a lock is impossible.",
         _spare,
         empty="not known now",
     ),

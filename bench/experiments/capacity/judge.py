@@ -201,8 +201,8 @@ def _target_missed(facts: Facts) -> Answer | None:
             f"{text}, so fewer than half of all probes at this rate keep the SLO (95 % certainty)"
         ]
     why = (
-        "but the interval does not lie below the target rate. So it is unknown whether the fleet "
-        "keeps the SLO at the target rate"
+        "but the target rate lies inside or below the interval. So it is unknown whether the "
+        "fleet keeps the SLO at the target rate"
     )
     return words.INCONCLUSIVE, [f"{text}, {why}"]
 

@@ -516,7 +516,7 @@ def judge_comparison(
     pairs = max((one.pairs for one in metrics), default=0)
     evidence = [
         Evidence("figures judged", len(metrics)),
-        Evidence("runs with figures per side", pairs),
+        Evidence("usable runs per side", pairs),
     ]
     verdict = conclude(GOOD[kind], evidence, reasons, thin=INCONCLUSIVE)
     only_these = list(verdict.reasons) == list(dict.fromkeys(undecided))

@@ -122,7 +122,9 @@ def curves_figure(
     x = percentiles(max(curve.points[-1][0] for curve in (*curves, *beside)))
     y = latencies(seconds for curve in (*curves, *beside) for _, seconds in curve.points)
     marks = [mark for curve in curves for mark in _lines(curve)]
-    about = f"{what} by percentile, log scale; at a faint point, fewer than ten samples are higher"
+    about = (
+        f"{what} by percentile, log scale; a point is faint if fewer than ten samples are above it"
+    )
     columns = (Column("share", "text", "percentile"), *(curve.column for curve in curves))
     # All curves show the same percentiles. If a curve has fewer samples, it ends earlier.
     ratios_to_seconds = [dict(curve.points) for curve in curves]
