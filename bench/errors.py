@@ -78,7 +78,7 @@ class InconclusiveError(BenchError):
 # Errors from limits of this process. Another file or an emptier disk does not help.
 _LIMITS = {
     errno.EFBIG: "raise the limit of a file's size (ulimit -f)",
-    errno.ENOMEM: "give it more memory (ulimit -v, or the container's limit)",
+    errno.ENOMEM: "give this process more memory (ulimit -v, or the container's limit)",
     errno.EMFILE: "raise the limit of open files (ulimit -n)",
 }
 

@@ -49,8 +49,8 @@ _number = partial(number, empty="no service in view")
 _GLANCE = (
     _number(
         "Failed",
-        "Acquires without a quorum, with a split vote, or too late. If the share is high, look "
-        "at the instances.",
+        "Acquires that found no quorum, ended with a split vote, or were too late. If the share "
+        "is high, look at the instances.",
         _failed(),
         empty=_IDLE,
     ),
@@ -79,8 +79,8 @@ _GLANCE = (
     ),
     _number(
         "Leases gone",
-        "Leases per second that were gone at their release. The holders of these leases "
-        "worked without a lock.",
+        "Leases per second that no longer existed when their holder released them. These "
+        "holders worked without a lock.",
         _gone(),
     ),
 )

@@ -71,9 +71,7 @@ def metric(name: str, part: str = "", *, run: str = "$run", **labels: str) -> st
     """
     one = BY_NAME[name]
     if (one.kind is InstrumentKind.HISTOGRAM) != (part in ("bucket", "sum", "count", NATIVE)):
-        raise ValueError(
-            f"{name} is a {one.kind.value}, which has no part {part or 'without a name'}"
-        )
+        raise ValueError(f"{name} is a {one.kind.value}, so part={part!r} is not possible")
     labels_of_metric = {attribute.label for attribute in one.attributes} | (
         {"le"} if part == "bucket" else set()
     )

@@ -27,8 +27,8 @@ _ENDED = "redlock.acquire.outcomes"
 _leases = partial(total, _ENDED, redlock_outcome="acquired")
 _broken = partial(total, "redlock.safety.violations", redlock_violation_kind="service_fault")
 _UNSAFE = (
-    "Leases on one resource that were valid at the same time. Must be 0. Without a figure, no "
-    "oracle ran."
+    "Leases on one resource that were valid at the same time. Must be 0. An empty panel means "
+    "that no oracle ran."
 )
 _NO_ORACLE = "no oracle ran"
 _NO_CRASH = "no crash in view"
@@ -222,7 +222,11 @@ _ROUNDS = (
 )
 _jain = now("redlock.callers.fairness", function="min")
 _WAITING = (
-    lines("Polls", "Repeated attempts and queries for the holder.", rate("redlock.acquire.polls")),
+    lines(
+        "Polls",
+        "Repeated attempts plus queries about holders.",
+        rate("redlock.acquire.polls"),
+    ),
     lines(
         "Wakeups",
         "Turns that a process passed to another process (retry policy push).",
@@ -235,8 +239,8 @@ _WAITING = (
     ),
     lines(
         "Fairness among callers",
-        "Jain's index of the callers' leases. 1 is even, and 1 ÷ callers means that one caller "
-        "got all.",
+        "Jain's index of the callers' leases. 1 means equal numbers of leases, and 1 ÷ callers "
+        "means that one caller got all.",
         _jain,
     ),
 )
@@ -251,7 +255,7 @@ _REPLIES = (
     lines("Reply to a SET, p99", _TIMED, _slow),
     lines(
         "Latency skew",
-        "The median reply time of the slowest instance divided by that of the fastest.",
+        "The median reply time of the slowest instance ÷ the median of the fastest instance.",
         _skew,
     ),
 )
@@ -322,13 +326,11 @@ _PRICE = (
     bars("Acquire p99", "All leases of the runs, measured from the intended start.", _p99),
     bars(
         "Fsyncs per lease",
-        "Sum over all instances, if the fault shim counts them.",
+        "Sum over all instances. Only the fault shim counts fsyncs.",
         _each_lease("redis.aof.fsyncs"),
         empty="no shim counted",
     ),
-    bars(
-        "Stalls per lease", "Writes postponed behind a running sync (aof_delayed_fsync).", _stalls
-    ),
+    bars("Stalls per lease", "Writes that waited for a running sync (aof_delayed_fsync).", _stalls),
     bars(
         "Reply to a SET, p99",
         "Reply time of all instances over the whole runs, measured in observed attempts.",
@@ -353,7 +355,7 @@ _LOSS = (
     ),
     bars(
         "Double grants",
-        "Leases that overlap another lease after a crash.",
+        "Double grants: overlapping leases after a crash.",
         _doubled,
         empty=_NO_CRASH,
     ),
@@ -387,7 +389,7 @@ _lag_of_all = quantile(0.99, "redlock.scheduler.lag", whole=True)
 _HEALTH = (
     number(
         "Scheduler lag p99",
-        "How late a load process wakes from a sleep, over the displayed runs.",
+        "Delay with which a load process wakes from a sleep, in all displayed runs.",
         _lag_of_all,
         red_above=0.01,
     ),

@@ -62,7 +62,7 @@ HISTOGRAMS = {
     "redlock.hold.duration": ("s", "time from the grant until the holder sends its release"),
     "redlock.vote.margin": (
         "{vote}",
-        "granted votes minus the quorum at the end of the round, for observed attempts",
+        "granted votes of an observed attempt minus the quorum, at the end of the round",
     ),
     "db.client.operation.duration": (
         "s",

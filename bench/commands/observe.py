@@ -38,9 +38,8 @@ from bench.screen import note
 @click.option(
     "--collector",
     metavar="PATH",
-    help="program of the OpenTelemetry Collector that sends figures from lockbench to "
-    "Prometheus; with the word none, lockbench starts no collector  [the collector on "
-    "PATH]",
+    help="program of the OpenTelemetry Collector, which sends lockbench's figures to "
+    "Prometheus; the value none means no collector  [the collector on PATH]",
 )
 @click.option("--stay", is_flag=True, help="keep Prometheus running after the run, until Ctrl-C")
 @run_options("observe")

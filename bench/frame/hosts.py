@@ -32,7 +32,7 @@ hosts_options = together(
         "--bind",
         metavar="ADDRESS",
         type=ADDRESS,
-        help=f"the address of this host for the workers, HOST or HOST:PORT  [all, port {PORT}]",
+        help=f"this host's address for workers that join, HOST or HOST:PORT  [all, port {PORT}]",
     ),
 )
 

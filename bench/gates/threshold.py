@@ -130,7 +130,7 @@ class Threshold:
         holds = value is not None and OPERATORS[self.operator](value, self.limit)
         # A violation is certain even in a run whose other figures do not count.
         if void and (holds or self.metric.path[0] != "safety"):
-            doubt = f"no figure of this run counts: {void[0]}"
+            doubt = f"the figures of this run are not valid: {void[0]}"
         else:
             doubt = self._doubt(result, value, holds=holds)
             late = doubt and value is not None and not holds and self.metric.path[0] == "latency_s"

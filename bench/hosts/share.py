@@ -158,7 +158,7 @@ def unpack(path: Path, width: int) -> Iterator[Integers]:
                 raise ValueError(f"not a packed block: {error}") from error
             if len(raw) != 8 * width * rows or not whole.eof:
                 raise ValueError(
-                    f"a packed block of {rows} rows is damaged, or larger than it states"
+                    f"a packed block is damaged, or its size does not match its {rows} rows"
                 )
             columns = np.frombuffer(raw, np.uint8).reshape(width, 8, rows).swapaxes(1, 2)
             words = np.ascontiguousarray(columns).view("<i8").reshape(width, rows).T

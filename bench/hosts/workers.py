@@ -75,9 +75,9 @@ def share_warning(judged_ratio: float) -> Iterator[str]:
     if judged_ratio < 1:
         yield (
             f"the oracle judged {judged_ratio:.2%} of the leases, because all histories would "
-            f"exceed {budget_per_s() / 1e6:g} MB/s per host. A hash chose the judged "
-            "resources. The oracle did not judge the other leases. The counts of holders and "
-            "hand-offs and the counts in telemetry include only the judged leases"
+            f"exceed {budget_per_s() / 1e6:g} MB/s per host. A hash chose the judged resources. "
+            "The oracle did not judge the other leases. Only the judged leases appear in "
+            "telemetry and in the counts of holders and hand-offs"
         )
 
 

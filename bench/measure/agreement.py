@@ -467,7 +467,7 @@ def _unlike_holder(holder: Holder, result: RunResult) -> Iterator[str]:
     ):
         yield f"{place}: the leases are not sorted by time"
     if not all(any(begun <= row[0] <= ended for begun, ended in holder.spans_us) for row in rows):
-        yield f"{place}: some leases are outside the time spans for which the list is complete"
+        yield f"{place}: some leases in `rows` are outside the time spans in `spans_us`"
     if any(one.clock_error_s is not None for one in result.workers):
         # The drawing shows the time of each lease on its own worker's clock. If workers have
         # different clocks, an overlap in the drawing proves nothing.

@@ -116,8 +116,8 @@ class InfoDelta:
     aof: Annotated[
         dict[str, int | str],
         says(
-            "AOF figures of INFO: the increase of aof_delayed_fsync and aof_rewrites; all other "
-            "values are those of the second reading"
+            "AOF figures of INFO; aof_delayed_fsync and aof_rewrites are the increases between "
+            "the two readings; all other figures come from the second reading"
         ),
     ] = field(default_factory=dict)
 

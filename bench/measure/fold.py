@@ -263,8 +263,8 @@ class Fold:
 
     def _warnings(self, values: Measured, reports: Sequence[WorkerNote]) -> list[str]:
         warnings = [
-            f"{note.name} did not report its end, so its CPU, its lag and its counts come "
-            "from its last report (this applies to Locust's table, too)"
+            f"{note.name} did not report its end, so its CPU, its lag and its counts, also in "
+            "Locust's table, come from its last report"
             for note in reports
             if note.phase != "stopped"
         ]

@@ -225,7 +225,7 @@ class Waiting(Section, frozen=True, kw_only=True):
     polls: Annotated[
         Count,
         says(
-            "number of repeated attempts and of queries for the holder in the whole run",
+            "number of repeated attempts plus number of queries about a lock's holder",
             shown="line",
         ),
     ] = 0
@@ -435,7 +435,7 @@ class OverTime(Section, frozen=True, kw_only=True):
     split_votes: Annotated[tuple[Count, ...], says("number of split votes, for each time slice")]
     margin: Annotated[
         dict[str, tuple[Count, ...]],
-        says("leases by vote margin for each time slice, counted when the round closed"),
+        says("leases by vote margin for each time slice; votes are counted when the round ends"),
     ]
     acquire: Annotated[
         AcquireOverTime, says("durations of the successful acquires, for each time slice")

@@ -18,8 +18,8 @@ class LoadWorker(Section, frozen=True, kw_only=True):
     phase: Annotated[
         str,
         says(
-            "stopped if the load process reported its end; lost or running if the end of the "
-            "load process is unknown"
+            "`stopped` means that the load process reported its end; `lost` and `running` mean "
+            "that its end is unknown"
         ),
     ]
     leases: Annotated[Count, says("number of recorded leases of this load process", shown="line")]

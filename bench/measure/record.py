@@ -25,7 +25,7 @@ class OperationFacts(Section, frozen=True, kw_only=True):
     """
 
     intended_ns: Annotated[
-        int, says("scheduled start of the acquire; in a closed loop the same as start_ns")
+        int, says("scheduled start of the acquire; equal to start_ns in a closed loop")
     ] = 0
     start_ns: Annotated[int, says("when the caller called acquire")]
     attempt_ns: Annotated[

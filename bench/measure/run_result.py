@@ -81,7 +81,7 @@ class Attempts(Latency, frozen=True, kw_only=True):
     is rounds."""
 
     total: Annotated[
-        Count, says("total number of rounds in the window, with the rounds of failed acquires")
+        Count, says("total number of rounds in the window, including rounds of failed acquires")
     ]
 
 
@@ -588,8 +588,8 @@ class RunResult(RunFigures, frozen=True, kw_only=True):
     histograms: Annotated[
         dict[str, str],
         says(
-            "histograms of latency_s and of generator, and the reply times of each instance "
-            "(reply_<index>); each histogram is an HDR histogram (V2, compressed) as base64 text"
+            "histograms of the times in latency_s and generator, and of each instance's reply "
+            "times (reply_<index>); each one is an HDR histogram (V2, compressed) as base64 text"
         ),
     ]
 

@@ -197,8 +197,8 @@ COMPARED = Word(
     Kind.GOOD,
     "pass",
     0,
-    "At least one pair of runs finished. For at least one figure other than the success "
-    "share, the comparison shows whether it differs.",
+    "At least one pair of runs finished. At least one figure has the verdict different or same; "
+    "the success share does not count if it is the same.",
     "Each figure of the comparison has its own verdict.",
 )
 PASS = Word(
@@ -207,7 +207,7 @@ PASS = Word(
     "pass",
     0,
     "At least one pair of runs finished, and the interval of every judged figure ends within "
-    "the tolerance. If the candidate is worse by the tolerance, at most 5 of 100 gates pass.",
+    "the tolerance. A candidate worse by the tolerance or more passes at most 5 of 100 gates.",
     "The candidate is not worse than the baseline by more than the tolerance.",
 )
 AS_EXPECTED = Word(
@@ -240,9 +240,9 @@ NOT_KEPT = Word(
     Kind.BAD,
     "fail",
     1,
-    "Every probe missed the SLO, including two probes at 1/s and three probes at middle rates. Or "
-    "at least half of the probes at the target rate missed the SLO, and the lock certainly does "
-    "not sustain this rate.",
+    "Every probe missed the SLO, including two probes at 1/s and three probes at middle rates. In "
+    "the other case, at least half of the probes at the target rate missed the SLO, and the lock "
+    "certainly does not sustain this rate.",
     "The lock sustains no rate, or it does not sustain your target rate.",
 )
 RECOMMENDED = Word(

@@ -112,8 +112,8 @@ class WorkerNote(WorkNote, frozen=True, kw_only=True):
     phase: Annotated[
         Phase,
         says(
-            "stopped means that the load process sent its last report; lost: the last report is "
-            "missing"
+            "`stopped` means that the load process sent its last report; `lost` means that this "
+            "report is missing"
         ),
     ] = "running"
     host: Annotated[
@@ -122,8 +122,8 @@ class WorkerNote(WorkNote, frozen=True, kw_only=True):
     clock: Annotated[
         str,
         says(
-            'own if the load process has another clock than the leader; "" if both have the '
-            "same clock"
+            '`own` if the load process and the leader have different clocks; "" if both have '
+            "the same clock"
         ),
     ] = ""
     about: Annotated[
@@ -280,7 +280,7 @@ def judge_generator(
     ratio = None
     lost = [report.name for report in reports if report.phase == "lost"]
     if lost:
-        fault = f"callers at work are unknown, because the history of {', '.join(lost)} is missing"
+        fault = f"the busy callers are unknown, because the history of {', '.join(lost)} is missing"
     elif scenario.rate_per_s is not None:
         fault = _unstarted(counts["records"], due)
     else:

@@ -186,8 +186,8 @@ class TimestampSet(TimestampGetset):
 
     about = replace(
         TimestampGetset.about,
-        how="like timestamp-getset, but SET takes over an ended lock",
-        flaw="two callers can take over the same ended lock, and the clocks must be synchronised",
+        how="like timestamp-getset, but SET takes over an expired lock",
+        flaw="two callers can take over the same expired lock; clocks must also be synchronised",
     )
 
     def take_over(self, key: str, observed: bytes, end_ms: int) -> bool:
@@ -243,7 +243,7 @@ class SetNxGetDel(PlainRecipe):
     about = About(
         how="SET NX PX with a unique value; a release is GET, and then DEL if the value is "
         "the caller's own",
-        flaw="between GET and DEL, the key may become another caller's",
+        flaw="between GET and DEL, another caller may get the key",
         safe=False,
         points=("after-get",),
     )
@@ -412,7 +412,7 @@ class Watchdog(PlainRecipe):
 
     about = About(
         how="SET NX PX with a unique value, renewed in the background by compare-and-extend",
-        flaw="a paused or dead client renews nothing, and notices a lost lock late",
+        flaw="a dead or paused client does not renew; a paused client notices a lost lock late",
         safe=True,
         points=("before-renew",),
     )

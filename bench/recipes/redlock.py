@@ -264,7 +264,7 @@ class MajorityRelease(RedlockSequential):
     about = replace(
         RedlockSequential.about,
         how="like redlock-sequential, but the release stops after a quorum has confirmed it",
-        flaw="keys left on the minority block the next holder until their TTL ends",
+        flaw="keys stay on the minority, and block the next holder until their TTL ends",
         least=2,
     )
     stops_at_quorum = True

@@ -120,8 +120,8 @@ class MultiWriteUniqueIndex(MultiWrite):
 
     about = replace(
         MultiWrite.about,
-        how="like multi-write, but a lease also needs a row with a unique index in a database "
-        "(SQLite)",
+        how="like multi-write, but a lease also needs a row in a database table with a "
+        "unique index (SQLite)",
         flaw="none while the database works; the database is the real lock and refuses double "
         "grants",
         safe=True,

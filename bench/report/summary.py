@@ -75,7 +75,7 @@ def suite(result: RunResult) -> Suite:
     word = word_of("run", verdict).text
     tested = result.safety.tested_leases
     within = f" {WITHIN}" if result.safety.within_one_process else ""
-    reasons = "; ".join(verdict.reasons) or f"valid; {word}{within}, by {tested:,} tested leases"
+    reasons = "; ".join(verdict.reasons) or f"valid; {word}{within}, after {tested:,} tested leases"
     cases = [Case("the run", own, reasons)]
     cases += [
         Case(entry.expression, entry.status, threshold_text(entry)) for entry in result.thresholds
@@ -88,7 +88,7 @@ def _headline(result: RunResult) -> str:
     rate = result.rate
     got = result.outcome_shares.acquired
     if result.verdict.status == "invalid" or result.generator.verdict == "INVALID":
-        return f"no figure of this run counts, over {count(result.duration_s)} s"
+        return f"the figures of this run ({count(result.duration_s)} s) are not valid"
     leases = f"{count(rate.achieved_per_s)} leases/s"
     seconds = f"over {count(result.duration_s)} s"
     success = [f"{percent(got)} acquired"] if got is not None and got < 1 else []
@@ -96,7 +96,7 @@ def _headline(result: RunResult) -> str:
         leases = f"{WITHIN}   {leases}"
     # If the rate was not reached, a percentile beside the rate would be misleading.
     if rate.sustained is False:
-        leases += f" of {count(rate.offered_per_s)}/s offered: not sustained {seconds}"
+        leases += f" {seconds}, but {count(rate.offered_per_s)}/s were offered"
         return "   ".join([leases, *success])
     p50, p99 = (f"{name} {_acquire(result, name)}" for name in ("p50", "p99"))
     return "   ".join([f"{leases} {seconds}", *success, p50 if success else f"acquire {p50}", p99])
@@ -289,7 +289,7 @@ def safety_sentence(safety: SafetyReport) -> Sentence:
     leases = count(safety.tested_leases)
     reason = safety.reason
     late = safety.client_overstays
-    overstays = f" · {count(late)} client overstays (work outlived its lease)" if late else ""
+    overstays = f" · {count(late)} client overstays (work after its lease)" if late else ""
     if safety.verdict == "VIOLATED":
         causes = [
             *dict.fromkeys(

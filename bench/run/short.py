@@ -106,8 +106,8 @@ def require_earned(
     if wrong:
         more = f"; and {len(wrong) - MOST_NAMED} other runs" if len(wrong) > MOST_NAMED else ""
         raise UsageError(
-            f"lockbench {command} needs runs with the verdict SAFE or VIOLATED, or only runs with "
-            f"NOT TESTED. {len(wrong)} of {len(runs)} runs have another verdict: "
+            f"lockbench {command} needs runs that are SAFE or VIOLATED, or runs that are all NOT "
+            f"TESTED. {len(wrong)} of {len(runs)} runs have another verdict: "
             f"{'; '.join(wrong[:MOST_NAMED])}{more}; leave these runs out, or make them again"
         )
 

@@ -386,7 +386,7 @@ def holes(
     """
     notes_by_worker = {(note.worker, note.pid): note for note in notes}
     if len(notes_by_worker) < processes:
-        yield f"{processes - len(notes_by_worker)} of {processes} workers left no note"
+        yield f"the notes of {processes - len(notes_by_worker)} of {processes} workers are missing"
     for who in sorted(
         {*notes_by_worker, *recorded, *(who for who, number in unfinished.items() if number)}
     ):

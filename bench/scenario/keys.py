@@ -169,7 +169,7 @@ class Retry:
         float,
         duration(0.1, 3_600_000),
         "5ms",
-        says("longest first wait (it is random); with `fixed`, each wait is about this long"),
+        says("limit of the first random wait; with `fixed`, each wait is about this long"),
     ] = 5.0
     attempts: Annotated[
         int | None,
@@ -288,8 +288,8 @@ class Scenario(Workload):
         choice("trust-first", "delay", "trust"),
         "trust-first",
         says(
-            "rule for the votes of an instance right after a connect: trust (it votes), "
-            "delay (it does not vote yet), or trust-first (it votes unless it has restarted)"
+            "rule for an instance to which a client has just connected: trust (it votes), delay "
+            "(it does not vote yet), or trust-first (it votes unless it has restarted)"
         ),
     ]
     events: Annotated[
@@ -561,11 +561,11 @@ def _load_contradictions(scenario: Scenario, keys: Collection[str]) -> Iterator[
     if scenario.shared and scenario.fencing:
         yield "shared", "readers do not write, so fencing has no effect; remove shared or fencing"
     if scenario.rate_per_s is None and "arrivals" in keys:
-        yield "arrivals", "arrivals is only possible with a rate; set rate, or remove arrivals"
+        yield "arrivals", "the key arrivals needs a rate; set rate, or remove arrivals"
     if scenario.rate_per_s is not None and scenario.think.ms:
         yield (
             "think",
-            "think is only possible without a rate; remove think or rate",
+            "think times are only possible without a rate; remove think or rate",
         )
     for name in ("retry.window", "retry.attempts", "retry.unreachable"):
         if scenario.retry.policy == "none" and name in keys:
@@ -575,7 +575,10 @@ def _load_contradictions(scenario: Scenario, keys: Collection[str]) -> Iterator[
                 "another policy",
             )
     if scenario.skew.kind == "hot" and scenario.resources == 1:
-        yield ("skew", "skew hot needs at least two resources; raise resources or use skew uniform")
+        yield (
+            "skew",
+            "a hot skew needs at least two resources; raise resources or use skew uniform",
+        )
     if scenario.skew.kind == "own" and scenario.resources < scenario.users:
         yield (
             "skew",

@@ -78,7 +78,7 @@ class Pause:
     point: Annotated[str, says("name of a pause point of the recipe")]
     ms: Annotated[float, says("length of the pause")]
     share: Annotated[
-        float, says("how often a caller pauses at the point, as a share of its visits from 0 to 1")
+        float, says("probability from 0 to 1 that a caller pauses when it reaches the point")
     ]
 
 
@@ -101,7 +101,7 @@ class Fault:
     phase: Annotated[
         str,
         says(
-            "fixed if the fault begins at `at_ms`; random if the seed delays the fault by up to 1 s"
+            "`fixed`: the fault begins at `at_ms`; `random`: the seed delays the fault by up to 1 s"
         ),
     ]
     params: Annotated[Mapping[str, Any], says("further settings of this kind of fault")]

@@ -228,7 +228,7 @@ INSTRUMENTS: tuple[Instrument, ...] = (
     _counter(
         "redlock.acquire.polls",
         "{attempt}",
-        "repeated attempts to acquire, and queries for the holder",
+        "repeated attempts to acquire, plus queries about a lock's holder",
     ),
     _gauge(
         "redlock.acquire.longest",
@@ -269,7 +269,9 @@ INSTRUMENTS: tuple[Instrument, ...] = (
         "age of an acknowledged lock when a crash destroyed the lock",
     ),
     _counter(
-        "redlock.crash.double_grants", "{lease}", "leases that overlap another lease after a crash"
+        "redlock.crash.double_grants",
+        "{lease}",
+        "double grants: overlapping leases after a crash",
     ),
     # the load
     _gauge(
@@ -333,7 +335,7 @@ INSTRUMENTS: tuple[Instrument, ...] = (
     _histogram(
         "db.client.operation.duration",
         "s",
-        "reply time of an instance to a SET, for observed attempts",
+        "reply time of an instance to the SET of an observed attempt",
         SYSTEM,
         OPERATION,
         VOTE_ERROR,

@@ -123,7 +123,7 @@ def _disk(folder: Path) -> Fact:
     advice = (
         ""
         if latency.p50_s >= _UNREAL_S
-        else "far faster than a cloud volume (0.5-10 ms): mention this with fsync results"
+        else "far faster than a cloud volume (0.5-10 ms); mention this next to fsync results"
     )
     return _fact("fdatasync", value, advice)
 

@@ -118,7 +118,11 @@ def delta(before: InfoSnapshot, after: InfoSnapshot) -> InfoDelta:
             after.address, f"no counters: {before.missing or after.missing}", elapsed_s
         )
     if old.get("run_id") != new.get("run_id"):
-        return InfoDelta(after.address, "no counters: the instance restarted in between", elapsed_s)
+        return InfoDelta(
+            after.address,
+            "no counters, because the instance restarted",
+            elapsed_s,
+        )
 
     def increase(*names: str) -> Any:
         if not all(name in values for name in names for values in (old, new)):
@@ -440,7 +444,7 @@ def _allowed(ask: Callable[[], Answer], command: str, warnings: list[str]) -> An
         return ask()
     except ResponseError as error:
         lacking = "allowed for this user" if isinstance(error, NoPermissionError) else "available"
-        warnings.append(f"{command} is not {lacking}, so the values that it reports are unknown")
+        warnings.append(f"{command} is not {lacking}, so the values from this command are unknown")
     return None
 
 

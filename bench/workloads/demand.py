@@ -109,8 +109,8 @@ class Contention:
             own = caller % CALLERS_PER_WORKER * parts + part
             if own >= resources:
                 raise UsageError(
-                    f"skew own needs a resource for each caller, but there are only {resources:,}; "
-                    "raise --resources"
+                    "with the skew own, each caller needs its own resource, but there are only "
+                    f"{resources:,} resources; raise --resources"
                 )
             return repeat(own)
         return self._draws(self._resources, caller, 1) if self._resources else repeat(0)

@@ -182,8 +182,8 @@ class Member:
             return fleet.index(runner.client_id), len(fleet)
         if plan.scenario.skew.kind == "own":
             raise UsageError(
-                "a worker joined after the start of a run with skew own, so callers would "
-                "share resources; start the run again"
+                "a worker joined after the start of the run, so callers would share a resource, "
+                "although skew is own; start the run again"
             )
         return ALONE
 

@@ -320,7 +320,7 @@ class Ledger:
         if lost_ns and not all(
             type(lost) is int and self.start_ns <= lost <= returned_ns for lost in lost_ns
         ):
-            return "a lease with attempts before or after its acquire"
+            return "a lease with attempts before the start or after the return of its acquire"
         self._lost_ns = lost_ns
         return (
             "the same Lease object for two callers at once" if id(lease) in self.books.held else ""

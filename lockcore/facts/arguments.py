@@ -72,8 +72,8 @@ def check_key(key_bytes: int) -> None:
     """
     if key_bytes > LONGEST_KEY:
         raise ValueError(
-            f"resource must make a key of at most {LONGEST_KEY:,} bytes (UTF-8) together with the "
-            f"key prefix, not {key_bytes:,}; use a shorter name, or a hash of it"
+            f"the key prefix and the resource together have {key_bytes:,} bytes (UTF-8), but the "
+            f"limit is {LONGEST_KEY:,}; use a shorter resource name, or its hash"
         )
 
 

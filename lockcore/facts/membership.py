@@ -76,10 +76,9 @@ MEANINGS = {
     IdentityKind.REPLICATION_ID: "the server reports no run_id, so a new master_replid counts as "
     "a restart; the first replica also changes master_replid, and "
     "then the instance waits max_ttl before it votes again",
-    IdentityKind.PROCESS: "the server reports neither run_id nor master_replid, so a new "
-    "process_id or start time counts as a restart; lockcore cannot notice "
-    "a restart within a second that keeps the process_id, and it cannot "
-    "notice that a server is named twice",
+    IdentityKind.PROCESS: "without run_id and master_replid, a new process_id or start time counts "
+    "as a restart; lockcore cannot notice a restart with the same process_id within a second after "
+    "the last start; it also cannot notice that a server is named twice",
 }
 
 

@@ -220,8 +220,7 @@ class Replies:
             ) from error
         if value is NOT_YET or parser.has_data():
             raise ProtocolError(
-                f"{self._address} does not speak RESP2 or RESP3: its reply has two different "
-                "possible ends"
+                f"{self._address} does not speak RESP2 or RESP3: the end of its reply is ambiguous"
             )
         return value
 

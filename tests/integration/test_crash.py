@@ -119,7 +119,10 @@ def test_servers_without_the_shim_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Control, "loaded_in", lambda _self, _pid: False)
-    with pytest.raises(EnvironmentNotReadyError, match="fsyncs cannot be counted or cut"):
+    with pytest.raises(
+        EnvironmentNotReadyError,
+        match="lockbench can neither count fsyncs nor simulate a power cut",
+    ):
         run_crash(ordered(tmp_path, *MAIN), lambda _text: None)
     assert not (tmp_path / JOURNAL_NAME).exists()
 

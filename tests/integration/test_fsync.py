@@ -228,7 +228,10 @@ def test_the_notebooks_programs_show_the_faults_of_servers(number: int) -> None:
 def test_servers_without_the_shim_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Control, "loaded_in", lambda _self, _pid: False)
     with (
-        pytest.raises(EnvironmentNotReadyError, match="fsyncs cannot be counted or cut"),
+        pytest.raises(
+            EnvironmentNotReadyError,
+            match="lockbench can neither count fsyncs nor simulate a power cut",
+        ),
         OwnServers(find_server(), None).serving(cell_of("no")),
     ):
         pass

@@ -35,7 +35,7 @@ LOCUSTFILE = ROOT / "bench" / "workloads" / "locustfile.py"
 NOBODY = r"nobody has judged this run: .* the run ended before all its users had started"
 VERDICT = re.compile(
     rf"(SAFE|NOT TESTED|UNKNOWN|INVALID|INCONCLUSIVE)   ([\d,.]+ leases/s|{NOBODY})"
-    r"|INVALID   no figure of this run counts"
+    r"|INVALID   the figures of this run"
 )
 RUNNING: list[subprocess.Popen[str]] = []
 

@@ -114,9 +114,7 @@ def figures(result: AuditResult) -> list[Figure]:
     rows = sorted(counts.items(), key=lambda pair: -pair[1]["does not"])
     groups = [("lock", [(name, _measures(of_lock)) for name, of_lock in rows])]
     heads = [Panel("broken by", "schedules"), Panel("holds in", "schedules")]
-    about = (
-        "Each schedule is a fault that happens in production. The table below lists all schedules"
-    )
+    about = "Each schedule causes a real production fault. The table below lists all schedules"
     return [panels("audited", _headline(result), about, heads=heads, groups=groups)]
 
 

@@ -355,9 +355,9 @@ def _against_text(probes: Sequence[Probe], wrong: Seen, number: int) -> str:
     ends = count(rates[0]) if len(rates) == 1 else f"{count(rates[0])} to {count(rates[-1])}"
     side = "below" if wrong is Seen.MISSED else "above"
     return (
-        f"{number} of {len(probes)} probes {wrong.value} at {ends}/s, which is {side} the "
-        "interval. There are two possible causes. The machine changed during the search, or the "
-        "fleet keeps the SLO at one rate and misses the SLO at a lower rate. Repeat the search "
+        f"{number} of {len(probes)} probes at rates {side} the interval ({ends}/s) "
+        f"{wrong.value}. There are two possible causes. The machine changed during the search, or "
+        "the fleet keeps the SLO at one rate and misses the SLO at a lower rate. Repeat the search "
         "with a longer --budget"
     )
 

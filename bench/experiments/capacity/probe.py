@@ -421,8 +421,8 @@ def _machine(result: RunResult, busy: float | None) -> ResourceUse | None:
     if busy is not None and busy - own > OTHERS:
         return ResourceUse(
             MACHINE,
-            f"{percent(busy, 0)} of {cores} cores were busy; {percent(own, 0)} were busy with "
-            f"{who}",
+            f"{percent(busy, 0)} of {cores} cores were busy; {who} used {percent(own, 0)} of all "
+            "cores",
             busy,
         )
     return _grows(MACHINE, own, f"{percent(own, 0)} of {cores} cores were busy with {who}", result)

@@ -142,8 +142,8 @@ class Probe(Section, frozen=True, kw_only=True):
     seen: Annotated[
         Seen,
         says(
-            "the probe's outcome; saturated: the load generator may have caused a "
-            "miss; paused: the machine may have caused a miss",
+            "the probe's outcome; `saturated` means that the load generator may have caused a "
+            "miss; `paused` means that the machine may have caused a miss",
             label="result",
             shown="table data",
         ),
@@ -219,7 +219,7 @@ class Headroom(Section, frozen=True, kw_only=True):
         float | None,
         says(
             "capacity ÷ target rate − 1. The capacity is capacity.likely, or capacity.low if "
-            "capacity.likely is null. The ratio is null if both are null"
+            "capacity.likely is null. The ratio is null if both capacities are null"
         ),
     ]
     acquire_s: Annotated[
@@ -270,8 +270,8 @@ class CapacityPoint(Section, frozen=True, kw_only=True):
     next_limit: Annotated[
         ResourceUse,
         says(
-            "the resource that is nearest to its limit in the probe nearest to the capacity; "
-            "lockbench prefers a probe that kept the SLO"
+            "the resource with the smallest reserve. lockbench looks at the probe whose rate is "
+            "nearest to the capacity, if possible a probe that kept the SLO"
         ),
     ]
     probes: Annotated[tuple[Probe, ...], says("the search, in order")]

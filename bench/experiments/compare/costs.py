@@ -134,8 +134,8 @@ def _asked(child: Child, line: str, expected: str, relay: CountingRelay) -> Coun
     if answer == "unused":
         raise UsageError(
             "the recipe imports nothing from the named revision or library, so both sides would "
-            "run the same code; name a revision or library that the recipe uses, or use --recipe "
-            "to name a recipe that uses it"
+            "run the same code; name a revision or library that the recipe uses, or name "
+            "another recipe with --recipe"
         )
     if answer != expected:
         raise EnvironmentNotReadyError(

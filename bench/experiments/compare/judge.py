@@ -313,7 +313,7 @@ def _word(kind: Kind, worse: Shift, tolerance: float, of: Judged) -> tuple[Word,
     low, high = (shift if of.unit == "ratio" else expm1(shift) for shift in (worse.low, worse.high))
     return (
         word,
-        f"the change for the worse is {low:+.1%} to {high:+.1%}, and {tolerance:.1%} is allowed",
+        f"the change is {low:+.1%} to {high:+.1%} (+ is worse); {tolerance:.1%} is allowed",
     )
 
 

@@ -266,7 +266,7 @@ class ComparisonResult(Document, frozen=True, kw_only=True):
     ]
     differs: Annotated[tuple[str, ...], says("the settings in which the sides differ")]
     tolerance_ratio: Annotated[
-        Share, says("the largest change for the worse that still counts as equal")
+        Share, says("how much worse a figure may be and still count as equal")
     ]
     finished_pairs: Annotated[Count, says("rounds whose runs all finished")]
     paired: Annotated[
@@ -278,8 +278,8 @@ class ComparisonResult(Document, frozen=True, kw_only=True):
     looks: Annotated[
         tuple[Count, ...],
         says(
-            "numbers of pairs after which the gate judges the pairs so far; the gate may stop "
-            "after each of these numbers"
+            "numbers of finished pairs; at each of these numbers, the gate judges all pairs so "
+            "far and may stop"
         ),
     ] = ()
     repeated_pairs: Annotated[

@@ -173,7 +173,7 @@ def _delay(page: PlannerPage) -> str:
         more = ", with a longer TimeoutStartSec" if delay_s >= UNIT_TIMEOUT_S else ""
         sleep = f"{delay_s}{more}"
     return (
-        "before each start, let systemd wait with this line in the unit file: "
+        "add this line to the unit file, so that systemd waits before each start: "
         f"ExecStartPre=/bin/sleep {sleep}"
     )
 
@@ -185,7 +185,7 @@ def _why_not_none(ways: Ways) -> str:
     at_once = ways.get(Way("none", "at-once", abstention=False))
     if delayed is None or not delayed.is_safe:
         return ""
-    text = f"The policy none is equally safe if every restart is delayed: {delayed.evidence}."
+    text = f"The policy none is safe, too, if every restart is delayed: {delayed.evidence}."
     if at_once is None or not at_once.double_grants:
         return text
     twice = f"{at_once.double_grants:,} of {at_once.asked:,} locks were granted twice"
@@ -194,7 +194,7 @@ def _why_not_none(ways: Ways) -> str:
     if everysec and everysec.asked:
         text += (
             " Under everysec a power cut loses the locks of the last second "
-            f"({everysec.double_grants:,} of {everysec.asked:,}). If only the process dies, "
-            "locks are lost only during an fsync."
+            f"({everysec.double_grants:,} of {everysec.asked:,}). If the process dies but not "
+            "the machine, locks are lost only during an fsync."
         )
     return text

@@ -418,7 +418,7 @@ def crash_plan_of(options: CrashOptions) -> CrashPlan:
     if not crashes:
         more = "; without --quick there are more combinations" if options.quick else ""
         raise UsageError(
-            f"lockbench has no crash with one of these policies and one of these kinds{more}"
+            f"no crash of lockbench combines one of these policies and one of these kinds{more}"
         )
     cuts = options.cuts or CUTS
     return CrashPlan(crashes, cuts, options.rate, options.seed, options.quick, options.latency_ms)

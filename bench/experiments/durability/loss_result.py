@@ -58,8 +58,9 @@ class Crash(Section, frozen=True):
     kind: Annotated[
         CrashKind,
         says(
-            "how the instances ended. If the name contains slow, each fsync takes 1.5 s (always: "
-            "0.2 s). If the name contains torn, the server keeps a part of the unsynced data"
+            "how the instances ended. A name with `slow` means fsyncs of 1.5 s, or 0.2 s under "
+            "`always`. A name with `torn` means that the server keeps a part of the unsynced "
+            "data"
         ),
     ]
     crashed: Annotated[
@@ -185,8 +186,10 @@ class CrashRow(CrashGroup, frozen=True, kw_only=True):
             "still valid"
         ),
     ]
-    double_grants_apart: Annotated[Count, says("double grants in the cuts with a sync in flight")]
-    cuts_with_double_grants: Annotated[Count, says("cuts with any")]
+    double_grants_apart: Annotated[
+        Count, says("number of double grants in cuts that happened during a sync")
+    ]
+    cuts_with_double_grants: Annotated[Count, says("number of cuts with at least one double grant")]
     unavailable_s: Annotated[
         MedianAndMax,
         says("time from the crash until the second client got a free lock"),

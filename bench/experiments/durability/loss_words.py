@@ -34,8 +34,8 @@ _TERMS = {
     "power cut": "the server keeps only synced data. This is the worst case, because a real "
     "kernel also writes unsynced data after about 30 s",
     "torn": "the server also keeps a part of the unsynced data, up to the middle of a command",
-    "slow": "every fsync takes 1.5 s. With the policy always, every fsync takes only 0.2 s, "
-    "because an acquire may wait at most a quarter of its TTL",
+    "slow": "every fsync takes 1.5 s. Under the policy always, every fsync takes 0.2 s, because "
+    "an acquire waits for its fsync, and may wait for at most a quarter of its TTL",
     "lost": "locks that a crashed server acknowledged before the crash and no longer "
     "knows after the restart",
     "back": "time from the acknowledgement of the oldest lost lock to the crash",
@@ -268,11 +268,11 @@ def _unmeasured(result: CrashResult) -> Iterator[str]:
     )
     counts = ", ".join(map(str, conditions.instances))
     ttl_s = conditions.ttl_ms / 1000
-    yield f"fleets of another size than N={counts}, and TTLs other than {ttl_s:g} s"
+    yield f"fleets of any size other than N={counts}, and any TTL other than {ttl_s:g} s"
     if conditions.quick:
         yield (
-            "most crashes of all instances at once, and delayed restarts under every policy; "
-            "lockbench crash without --quick measures them"
+            "most crashes that hit several instances at once, and delayed restarts under some "
+            "policies; lockbench crash without --quick measures both"
         )
 
 

@@ -215,8 +215,8 @@ def _doubts(counts: set[int], crash: CrashResult) -> Iterator[str]:
         )
     if uncrashed := sorted(counts - {*crash.conditions.instances}):
         yield (
-            f"no crash was made at N={', '.join(map(str, uncrashed))}, and the losses of other "
-            "fleets do not apply to it"
+            f"lockbench made no crash at N={', '.join(map(str, uncrashed))}, so the losses at "
+            "this N are unknown"
         )
 
 
@@ -280,14 +280,14 @@ def _of_slow_disks(page: PlannerPage, crash: CrashResult) -> Iterator[str]:
     windows_s = [one.lost_window_s.max for one in slow if one.lost_window_s.max is not None]
     if windows_s:
         yield (
-            "a disk that sometimes stalls: with fsyncs of 1.5 s, even kill -9 lost the locks "
-            f"of up to {max(windows_s):.2f} s under everysec; lockbench made no crash with an "
+            "a disk that sometimes stalls. With fsyncs of 1.5 s under everysec, even kill -9 lost "
+            f"locks that were up to {max(windows_s):.2f} s old. lockbench made no crash with an "
             f"fsync time between 1.5 s and that of the tested disk ({crashed_on})"
         )
     if page.longest_ttl_ms and page.ttl_ms and page.longest_ttl_ms != page.ttl_ms:
         yield (
-            f"a crash with your TTL of {seconds_text(page.longest_ttl_ms)}: lockbench "
-            f"measured the extra wait after the TTL with a TTL of {seconds_text(page.ttl_ms)}"
+            f"a crash with your TTL of {seconds_text(page.longest_ttl_ms)}; lockbench made its "
+            f"crashes with a TTL of {seconds_text(page.ttl_ms)}"
         )
 
 

@@ -32,9 +32,9 @@ from bench.report.sheet import (
 )
 
 CARRY_OVER = (
-    "rates do not carry over to another machine, disk or client, but the order of the policies "
-    "does. Use the row with the latency nearest to your own disk (lockbench doctor measures your "
-    "disk)"
+    "the rates differ on another machine, disk or client, but the order of the policies stays "
+    "the same. Use the row with the latency nearest to your own disk (lockbench doctor measures "
+    "your disk)"
 )
 # An fdatasync of a file in memory takes less than this (s).
 MEMORY_S = 5e-6
@@ -124,8 +124,8 @@ def advice_lines(page: PlannerPage) -> Iterator[Sentence]:
 def prices(result: FsyncResult) -> Part:
     """Return a table with the price of `always` under each load."""
     about = (
-        "times = locks/s with everysec ÷ locks/s with always, measured in time slices on the "
-        "same servers; pairs = number of compared pairs of time slices"
+        "the times are (locks/s with everysec) ÷ (locks/s with always), measured in time slices "
+        "on the same servers; the pairs are the compared pairs of time slices"
     )
     if not all(cost.is_known for cost in result.costs):
         about += "; – means that there is no interval, or that the load process was at its limit"

@@ -138,7 +138,7 @@ class PhaseFigures(Section, frozen=True, kw_only=True):
     ]
     max_ns: Annotated[Count, says("the longest of them, exact")]
     sum_ns: Annotated[Count, says("of all of them, exact")]
-    leases: Annotated[Count, says("leases granted in the whole load, with warm-up and drain")]
+    leases: Annotated[Count, says("leases granted in the whole load, including warm-up and drain")]
     denied: Annotated[
         dict[str, Count], says("number of acquires without a lease, for each outcome")
     ]
@@ -229,8 +229,8 @@ class FsyncRow(FsyncCell, frozen=True, kw_only=True):
     load: Annotated[
         LoadName,
         says(
-            "the load: max is a closed loop, and 80% is an open loop at 80 % of the maximum rate "
-            "of the visit"
+            "name of the load; `max` means a closed loop; `80%` means an open loop at 80 % of "
+            "the visit's maximum rate"
         ),
     ]
     offered_per_s: Annotated[Spread | None, says("requested rate; null in closed loop")]
@@ -244,8 +244,8 @@ class FsyncRow(FsyncCell, frozen=True, kw_only=True):
     sustained: Annotated[
         bool | None,
         says(
-            "true if the load kept its rate: at most 1 % of the due acquires got no lease, "
-            "or more only by chance; null in closed loop"
+            "false if more than 1 % of the due acquires got no lease, and chance cannot explain "
+            "the missing leases; null in closed loop"
         ),
     ]
     acquire_s: Annotated[Latency, says("acquire times from the intended start, over all repeats")]
@@ -260,7 +260,7 @@ class FsyncRow(FsyncCell, frozen=True, kw_only=True):
     aof_delayed_fsync: Annotated[
         Count | None, says("number of delayed fsyncs in all repeats, as counted by the servers")
     ]
-    leases: Annotated[Count, says("leases granted in the whole load, with warm-up and drain")]
+    leases: Annotated[Count, says("leases granted in the whole load, including warm-up and drain")]
     denied: Annotated[
         dict[str, Count], says("number of acquires without a lease, for each outcome")
     ]
@@ -448,14 +448,14 @@ class PlannerPage(Section, frozen=True, kw_only=True):
     reference: Annotated[
         Setup | None,
         says(
-            "the load behind the figures of the options; p99_s was measured at 80 % of the "
-            "maximum rate"
+            "the load and the disk for which the options have figures; p99_s was measured at 80 "
+            "% of the maximum rate"
         ),
     ]
     options: Annotated[tuple[PlannerOption, ...], says("N × policy × restart")]
     always_costs: Annotated[
         CostRange | None,
-        says("range of the cost of the policy always; null if there are no loads to compare"),
+        says("range of the cost of `always` over all loads; null if no loads can be compared"),
     ]
     disk_fdatasync_s: Annotated[
         DiskFigures | None, says("fdatasync times of the disk over all rows; null if unknown")
@@ -534,7 +534,8 @@ class FsyncResult(Document, frozen=True, kw_only=True):
     conditions: Annotated[FsyncConditions, says("under which it was measured")]
     rows: Annotated[tuple[FsyncRow, ...], says("one per cell and load")]
     costs: Annotated[
-        tuple[AlwaysCost, ...], says("cost of always for each N, load and disk latency")
+        tuple[AlwaysCost, ...],
+        says("cost of `always` for each N, load and disk latency"),
     ]
     findings: Annotated[
         tuple[FsyncFinding, ...], says("findings that show whether each policy behaves as expected")

@@ -84,7 +84,7 @@ def _conditions(result: FsyncResult) -> Sequence[str]:
     conditions = result.conditions
     return (
         servers_of(result),
-        f"{conditions.visits_done} of {conditions.visits_planned} visits in random order",
+        f"{conditions.visits_done} of {conditions.visits_planned} visits, made in random order",
         f"{conditions.seconds:g} s per load",
         *made(result, " shared by load and servers"),
     )
@@ -124,8 +124,8 @@ def _measured(result: FsyncResult) -> Part:
         f"; {callers} callers share {counted(clients, 'connection')}" for callers, clients in shared
     )
     about += (
-        "; – means too few samples, or a load that fell behind or started late; ≥ means that the "
-        "load process was at its limit"
+        "; – means that there are too few samples, or that the load fell behind or started "
+        "late; ≥ means that the load process was at its limit"
     )
 
     def took(figure: str, row: FsyncRow) -> str:

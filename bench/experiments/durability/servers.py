@@ -95,7 +95,9 @@ def shimmed_fleet(
         controls = [shim.controls[instance.index] for instance in fleet.instances]
         for control, instance in zip(controls, fleet.instances, strict=True):
             if not control.loaded_in(instance.pid):
-                raise EnvironmentNotReadyError(f"fsyncs cannot be counted or cut: {IGNORED}")
+                raise EnvironmentNotReadyError(
+                    f"lockbench can neither count fsyncs nor simulate a power cut: {IGNORED}"
+                )
         yield fleet, controls
 
 
@@ -174,10 +176,9 @@ class UserServers:
         if requested and (len(requested) > 1 or requested != present):
             if not allow_config:
                 raise UsageError(
-                    f"these servers run with appendfsync {_listed(present)}, but the "
-                    f"measurement needs {_listed(requested)}; allow lockbench to change "
-                    "appendfsync with --allow-config (it restores the old value), or use "
-                    "--fsync with the present value"
+                    f"these servers run with appendfsync {_listed(present)}, but the measurement "
+                    f"needs {_listed(requested)}; add --allow-config, so that lockbench changes "
+                    "appendfsync and later restores it, or name the present value with --fsync"
                 )
             self._before = [(target, _policy_of(target)) for target in parse_targets(self.urls)]
             order = json.dumps({"urls": self.urls, "values": [value for _, value in self._before]})

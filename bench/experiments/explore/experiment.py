@@ -226,7 +226,7 @@ def _preconditions(about: About, total: Hunt, *, whole: bool, cut: str) -> Mappi
     if total.outside:
         return {f"the whole recipe ran in virtual time ({total.outside})": False}
     if total.raised:
-        return {f"the recipe ran without an exception ({total.raised})": False}
+        return {f"the recipe raises no exception (it raised {total.raised})": False}
     if total.broken:
         return {}
     if cut:

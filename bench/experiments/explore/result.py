@@ -30,8 +30,8 @@ class Deviation(Section, frozen=True):
     what: Annotated[
         str,
         says(
-            "kind of the deviation, such as pause, late or restart; one of pause, late, "
-            "lose, cut, kill, ahead, restart, stop, flush, forget, full, die"
+            "kind of the deviation: pause, late, lose, cut, kill, ahead, restart, stop, flush, "
+            "forget, full or die"
         ),
     ]
     for_ms: Annotated[Amount, says("for how long")]

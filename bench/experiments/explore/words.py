@@ -26,8 +26,8 @@ from bench.report.sheet import (
 # The width of the widest diagram. A terminal has 80 columns, and the times need the rest.
 WIDEST = 72
 _TERMS = {
-    "played": "number of schedules. Each schedule disturbs other messages, clients or servers. The "
-    "same seed gives the same schedules",
+    "played": "number of schedules. Each schedule disturbs different messages, clients or "
+    "servers. The same seed gives the same schedules",
     "tested": "schedules in which a command was sent while another client held a lock",
     "schedules /s": "schedules per second of processor time, which is the rate of one core",
     "steps": "number of steps of the smallest schedule that breaks the recipe. Clean-ups that "
@@ -173,7 +173,7 @@ def _lines(result: ExploreResult) -> Iterator[Sentence]:
     yield to_do("lockbench judge mine.py tests your own lock with real faults")
     if held:
         yield not_measured(
-            "all other schedules; so the search does not prove that a recipe is safe"
+            "schedules that were not played, so the search does not prove that a recipe is safe"
         )
 
 

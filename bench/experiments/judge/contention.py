@@ -88,7 +88,7 @@ def contend(
     for party in parties:
         party.note = lambda _step: None
     stage.note(
-        f"for {seconds:g} s {len(parties)} processes want one lock, and each holds it for 2 ms"
+        f"{len(parties)} processes compete for one lock for {seconds:g} s; each hold takes 2 ms"
     )
     errors: list[str] = []
     deadline_s = time.monotonic() + seconds

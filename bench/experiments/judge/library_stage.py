@@ -122,7 +122,7 @@ class Stage:
         """Interrupt the client, and return when the client has received the signal. A thread gets
         Ctrl-C, an asyncio task is cancelled, and in Go the context is cancelled.
         """
-        party.note("interrupted (SIGINT; a task is cancelled)")
+        party.note("gets SIGINT, which interrupts its call or cancels its task")
         party.process.send_signal(signal.SIGINT)
         status = Path(f"/proc/{party.process.pid}/status")
         wait_until(
@@ -139,7 +139,7 @@ class Stage:
         """
         if self.driver.library.kind in ("go", "rust"):
             raise NotApplicableError(
-                "the wall clock cannot be set, because the client does not ask the C library"
+                "the wall clock cannot be set, because the client does not read it through libc"
             )
         folder = self.fleet.folder / f"clock-{len(self.parties)}-{monotonic_ns()}"
         folder.mkdir()
@@ -270,9 +270,7 @@ class Stage:
             return has_request
 
         came = self._within(PATIENCE_S / 4, asked)
-        self.note(
-            "a request waits to be read at a frozen server" if came else "no request has come"
-        )
+        self.note("a request has arrived at a frozen server" if came else "no request has arrived")
         return came
 
     def until_free(self, patience_s: float = PATIENCE_S) -> bool:

@@ -52,8 +52,8 @@ def renewal(stage: JudgeStage) -> RowFinding:
     # A holder that is frozen for k + ½ renewal intervals has missed k renewals.
     holder.pause()
     time.sleep((may_fail + 0.5) * every_ms / 1000)
-    need(any(stage.keys()), f"the lock's keys still existed after {may_fail} lost {lost}")
-    need(stage.until_free(), "the lock's keys ended")
+    need(any(stage.keys()), f"after {may_fail} missed {lost}, the lock's keys still existed")
+    need(stage.until_free(), "the lock's keys expired")
     is_second = other.acquire().ok
     holder.resume()
     need(is_second, "a second client was granted the lock")

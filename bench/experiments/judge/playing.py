@@ -110,7 +110,8 @@ def _hung(stage: StageT, row: JudgeRow[StageT], error: HangsError) -> RowFinding
     """
     if row.may_wait:
         need(
-            error.is_waiting(stage.parties), f"if nobody has the lock, the client answers ({error})"
+            error.is_waiting(stage.parties),
+            f"the client answers if nobody has the lock ({error})",
         )
         return _waited(stage, "the other client waited")
     return RowFinding(remark=str(error)) if row.only_tells else RowFinding(wrong=str(error))

@@ -23,10 +23,14 @@ class CourseStep(Section, frozen=True):
 
     after_ms: Annotated[
         Amount,
-        says("time from the moment at which the servers were emptied to this step", shown="table"),
+        says(
+            "time of this step after the judge had emptied the servers",
+            shown="table",
+        ),
     ]
     who: Annotated[
-        str, says("the client's letter; empty: the servers", label="client", shown="table")
+        str,
+        says("the client's letter; empty for the servers", label="client", shown="table"),
     ]
     what: Annotated[
         str,
@@ -60,7 +64,10 @@ class JudgedRow(Section, frozen=True, kw_only=True):
     ]
     verdict: Annotated[
         JudgedWord,
-        says("told: the row only informs; not known: a precondition of the row was not met"),
+        says(
+            "`told` means that the row only informs; `not known` means that a precondition of "
+            "the row was not met"
+        ),
     ]
     happened: Annotated[
         str,
@@ -73,21 +80,18 @@ class JudgedRow(Section, frozen=True, kw_only=True):
     tested: Annotated[
         Count,
         says(
-            "number of leases during which another process asked for the lock; only the row "
-            "contention counts them"
+            "number of leases during which another process asked for the lock; 0 in every row "
+            "except the row named contention"
         ),
     ] = 0
     figures: Annotated[tuple[RowFigure, ...], says("the figures that support the verdict")] = ()
     holders: Annotated[
         tuple[HeldSpan, ...],
-        says("the leases at the moment with the most holders; empty in all rows except contention"),
+        says("the leases at the moment with the most holders; only for the row named contention"),
     ] = ()
     course: Annotated[
         tuple[CourseStep, ...],
-        says(
-            "the steps of one play, for a row that does not hold or is not known; empty for "
-            "other rows"
-        ),
+        says("the steps of one play if the verdict is `does not` or `not known`; otherwise empty"),
     ] = ()
     promise: Annotated[
         str,
@@ -169,7 +173,10 @@ class JudgeResult(Document, frozen=True, kw_only=True):
     shared: Annotated[
         bool, says("true if readers may hold the lock together, while a writer holds it alone")
     ] = False
-    ttl_ms: Annotated[int | None, says("the TTL of the lock's keys after a grant; null: no TTL")]
+    ttl_ms: Annotated[
+        int | None,
+        says("TTL of the lock's keys after a grant; null without a TTL"),
+    ]
     keys: Annotated[
         Count,
         says(
@@ -187,8 +194,8 @@ class JudgeResult(Document, frozen=True, kw_only=True):
     chosen: Annotated[
         tuple[str, ...],
         says(
-            "the rows that the user selected, without contention; empty if the judge played all "
-            "rows"
+            "the rows that the user selected; the row named contention, which is always played, "
+            "is not listed; empty if the judge played all rows"
         ),
     ] = ()
     planned: Annotated[Count, says("the number of rows of a complete judgement")]
@@ -196,7 +203,7 @@ class JudgeResult(Document, frozen=True, kw_only=True):
     costs: Annotated[
         tuple[WaitingCost, ...],
         says(
-            "the cost of waiting for this lock, for redis-py's lock and for lockcore, on one "
-            "machine"
+            "the cost of waiting for a lock, measured on one machine for this lock, redis-py's "
+            "lock and lockcore"
         ),
     ] = ()

@@ -163,7 +163,7 @@ def _late_replies(stage: Stage, client: Party, meanwhile: Callable[[], None]) ->
     other = stage.party()
     _until_set(stage, client)
     meanwhile()
-    need(stage.until_free(), "the keys of the first client ended")
+    need(stage.until_free(), "the keys of the first client expired")
     need(other.acquire().ok, "the other client was granted the lock")
     client.resume()
     reply = client.acquired()
@@ -173,8 +173,8 @@ def _late_replies(stage: Stage, client: Party, meanwhile: Callable[[], None]) ->
     past = reply.valid_ms is not None and reply.valid_ms <= 0
     only = "; the client can see this only from the validity, which is 0 or less" if past else ""
     return (
-        "the client gets the lock after its TTL has passed, although another client already "
-        f"holds it{only}"
+        "the client gets a grant whose TTL has passed, although another client already holds "
+        f"the lock{only}"
     )
 
 
@@ -244,7 +244,7 @@ def _expired(stage: Stage) -> Party:
     """
     client = _granted(stage, SHORT_MS)
     client.pause()
-    need(stage.until_free(), "the keys of the first client ended")
+    need(stage.until_free(), "the keys of the first client expired")
     return client
 
 
@@ -365,7 +365,7 @@ def paused_in_release(stage: Stage) -> str:
     need(stage.until_asked(everyone, client), "the client's release was not yet answered")
     client.pause()
     stage.cont(everyone)
-    need(stage.until_free(), "the keys of the first client ended")
+    need(stage.until_free(), "the keys of the first client expired")
     successors = _successors(stage)
     client.resume()
     client.answer()
@@ -414,7 +414,7 @@ def extend_by_minority(stage: Stage) -> str:
     )
 
 
-@schedule(OWNER, "a holder that does not notice the end of its lock during a pause", KLEPPMANN)
+@schedule(OWNER, "a holder that does not notice that its lock ended during a pause", KLEPPMANN)
 def paused_holder(stage: Stage) -> str:
     """A holder is frozen until its lock has ended and another client has the lock. Then the old
     holder continues. If the library has a call that checks a lock, the old holder calls it. At the
@@ -552,7 +552,7 @@ def body_without_lock(stage: Stage) -> str:
     if not reply.ok:
         return ""
     _need_held(holder)
-    return "the body runs though another client holds the lock"
+    return "the body runs although another client holds the lock"
 
 
 @schedule(SERVERS, "without a quorum, a client waits too long or gets the lock", REDLOCK)

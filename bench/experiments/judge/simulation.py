@@ -90,7 +90,7 @@ def search(stage: JudgeStage) -> RowFinding:
         raise NotApplicableError(f"the lock cannot run in virtual time: {answer.trouble}")
     if not answer.tested:
         raise NotApplicableError(
-            "no schedule sent a command during another lease; the lock may not use redis-py"
+            "no schedule sent a command during another lease; maybe the lock does not use redis-py"
         )
     need(
         answer.tested >= LEAST,

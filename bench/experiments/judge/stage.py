@@ -311,9 +311,7 @@ class JudgeStage(Stage):
             self._replicas.command(index, "REPLICAOF", HOST, port)
             self._replicas.until(index, _is_copy, "copy its primary")
             self._replicas.command(index, "REPLICAOF", "NO", "ONE")
-        self._note_servers(
-            "each of these servers has a replica that gets no more data from now on", which
-        )
+        self._note_servers("the replica of each of these servers stops copying data", which)
 
     def fail_over(self) -> None:
         """Kill the servers that have a replica. Clients then reach the replica at the address of

@@ -38,8 +38,8 @@ ADVICE: Mapping[str, str] = {
     "contention": "take the lock with one command on the server, such as SET key owner NX PX ttl",
     "search": "read the steps below, which form a short schedule that breaks the lock",
     "together": "give each holder its own member or key, so a release frees only its own place",
-    "writer-beside-reader": "let the writer check for readers in the command that takes the lock",
-    "reader-beside-writer": "let a reader check for a writer in the command that takes the lock",
+    "writer-beside-reader": "when a writer takes the lock, check for readers in the same command",
+    "reader-beside-writer": "when a reader takes the lock, check for a writer in the same command",
     "paused-in-acquire": "start to measure the validity before the SET, and refuse a grant whose "
     "TTL has passed",
     "clock-ahead": "let the server measure the time; use PX in SET, and no timestamps from clients",
@@ -65,7 +65,7 @@ ADVICE: Mapping[str, str] = {
     "one-killed": "count votes, and treat a missing server as a missing vote instead of an error",
     "majority-down": "limit the time that one acquire may take",
     "exception-in-body": "release the lock in a finally block, or use a context manager",
-    "interrupted-acquire": "if acquire raises a BaseException, send a release in that case, too",
+    "interrupted-acquire": "send a release even if acquire raised a BaseException",
     "interrupted-release": "send the release again if it was interrupted",
 }
 STYLES = {

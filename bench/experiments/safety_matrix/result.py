@@ -22,8 +22,8 @@ class Finding(Section, frozen=True):
     verdict: Annotated[
         MatrixWord,
         says(
-            "verdict of the row; not shown: the expected flaw did not appear; not "
-            "known: a precondition failed; violated: the rule was broken"
+            "verdict of the row; `not shown` means that the expected flaw did not appear; `not "
+            "known` means that a precondition failed; `violated` means that the rule was broken"
         ),
     ]
     figures: Annotated[
@@ -55,7 +55,7 @@ class SafetyRow(Finding, frozen=True, kw_only=True):
     recipe: Annotated[str, says("the recipe under test")]
     fault: Annotated[str, says("explored, or the claim")]
     expected: Annotated[
-        str, says("the expected result, which is the name of a flaw, no flaw, or confirmed")
+        str, says("the expected result: the name of a flaw, `no flaw` or `confirmed`")
     ]
     about: Annotated[str, says("description of the row's test")] = ""
 

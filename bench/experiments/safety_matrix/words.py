@@ -38,7 +38,7 @@ def sheet(result: SafetyResult, place: str = "") -> Sheet:
     server = result.fleet.server
     conditions = (
         "quick" if result.conditions.quick else "full",
-        f"{server.name} {server.version}, own servers on loopback",
+        f"{server.name} {server.version}, started on loopback",
         *made(result),
     )
     return sheet_of(
@@ -149,7 +149,7 @@ def figures(result: SafetyResult) -> list[Figure]:
             groups.append((_PARTS[part], measures))
     about = (
         "Each bar shows the number of steps of the smallest schedule that breaks the recipe. "
-        "The bar of a violated claim has one step"
+        "The bar of a violated claim is always one step long"
     )
     heads = [Panel("broken in", "steps")]
     return [panels("matrix", _answer(result.rows), about, heads=heads, groups=groups)]

@@ -51,7 +51,7 @@ def _retry(text: str) -> RetrySettings | None:
 _KS = Several(click.IntRange(2, MOST_CONTENDERS))
 _ORDERS = Several(click.Choice(("parallel", "sequential", "random")))
 _TRIALS = (
-    "number of trials per row; rows with parallel retries have four times as many  "
+    "number of trials per row; a row with parallel retries has four times this number  "
     f"[{ROUNDS}; quick {QUICK_ROUNDS}]"
 )
 _APART = "each contender starts at a random time within this spread  [0ms,0.5ms; quick 0ms]"

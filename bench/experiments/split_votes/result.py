@@ -31,7 +31,7 @@ class CalibrationRow(Section, frozen=True, kw_only=True):
 
     contenders: Annotated[Count, says("K", label="K", shown="table")]
     rounds: Annotated[Count, says("made", shown="table")]
-    endings: Annotated[Endings, says("number of rounds with each result, from the table of votes")]
+    endings: Annotated[Endings, says("number of rounds for each result")]
     split_rate: Annotated[
         Interval,
         says(
@@ -42,8 +42,8 @@ class CalibrationRow(Section, frozen=True, kw_only=True):
     misses: Annotated[
         tuple[str, ...],
         says(
-            "sentences about deviations; the expected split-vote rate differs from the closed "
-            "form by at most 0.05"
+            "sentences about deviations; the split-vote rate may differ from the closed form by "
+            "at most 0.05"
         ),
     ]
 
@@ -136,7 +136,10 @@ class RetryRow(ContestRow, frozen=True, kw_only=True):
     @property
     def all_lost(
         self,
-    ) -> Annotated[str, says("trials in which no first attempt won, of all trials", shown="table")]:
+    ) -> Annotated[
+        str,
+        says("trials in which no first attempt won / all trials", shown="table"),
+    ]:
         """Return a text such as 3/300. In this example, there were 300 trials, and no first attempt
         won in 3 of these trials.
         """

@@ -63,7 +63,7 @@ def _headline(result: SplitVotesResult) -> str:
         return "calibration only, then interrupted"
     cut = "interrupted · " if result.interrupted else ""
     shown = " · ".join(f"{percent(row.nobody_won_rate.rate, 0)} {row.order}" for row in rows)
-    return f"{cut}{rows[0].contenders} callers at once: nobody wins in {shown}"
+    return f"{cut}{rows[0].contenders} callers at once; split votes: {shown}"
 
 
 def _fullest(result: SplitVotesResult) -> list[ContentionRow]:
@@ -95,7 +95,7 @@ def figures(result: SplitVotesResult) -> list[Figure]:
     if not rows:
         return []
     most = max(row.contenders for row in rows)
-    x = exact(0, most * 1.05, "callers that want the lock at once", "{:g}".format)
+    x = exact(0, most * 1.05, "callers that request the lock at the same time", "{:g}".format)
     marks = []
     by_order = sorted(rows, key=lambda row: (row.order, row.contenders))
     for (order, of_order), style in zip(
@@ -152,7 +152,7 @@ def _lines(result: SplitVotesResult) -> Iterator[Sentence]:
         "attempt"
     )
     sizes = counted(result.conditions.instances, "instance")
-    yield not_measured(f"fleets that do not have {sizes}")
+    yield not_measured(f"fleets of more or fewer than {sizes}")
     if result.conditions.instances % 2:
         yield Sentence(
             "outcomes",
@@ -180,10 +180,10 @@ def _advice(rows: Sequence[RetryRow]) -> Iterator[Sentence]:
             least_s = min((half_s or 0.0 for half_s in others_s), default=0.0)
             if slow_s is not None and slow_s < least_s:
                 yield to_do(
-                    f"with {order} requests, use the retry policy {retry.policy} over "
-                    f"{retry.window_ms:g} ms: with {most} callers, 90 % of the first grants "
-                    f"came within {latency(slow_s)}; with every other tested policy, 50 % of "
-                    f"the first grants took {latency(least_s)} or more",
+                    f"for {order} requests, use the retry policy {retry.policy} with a window of "
+                    f"{retry.window_ms:g} ms. With {most} callers, 90 % of its first grants came "
+                    f"within {latency(slow_s)}. With every other tested policy, half of the "
+                    f"first grants took {latency(least_s)} or longer",
                     "retry",
                 )
 

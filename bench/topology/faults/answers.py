@@ -163,7 +163,9 @@ def require_one_bend(params: Params) -> None:
     """Raise ValueError if the params of a link contradict each other."""
     late = params["delay"] + params["jitter"] > 0
     if late != (params["mode"] == "delay"):
-        raise ValueError("mode delay needs a delay or a jitter, and other modes must have neither")
+        raise ValueError(
+            "the mode delay needs a delay or a jitter; every other mode allows neither"
+        )
     if params["mode"] == "reset" and params["direction"] != "both":
         raise ValueError("a reset has both directions")
 

@@ -150,7 +150,7 @@ def _lasts_ms(kind: FaultKind, for_ms: float | None, params: Params) -> float | 
     if kind.lasts != "cannot":
         return for_ms
     if for_ms is not None:
-        lasts = "its param `delay` gives its length" if "delay" in params else "it has no length"
+        lasts = "the param `delay` sets its length" if "delay" in params else "it has no length"
         raise ValueError(f"this kind of fault has no `for`, because {lasts}; remove `for`")
     return float(params.get("delay", 0.0))
 

@@ -300,7 +300,7 @@ FAILURES: dict[str, Failure] = {
         "the server closed the connection during the handshake",
         "check that a Redis server runs behind this port",
     ),
-    "nonsense": Failure("the server answers the handshake, but not like Redis", _PROXY),
+    "nonsense": Failure("the server's answer to the handshake is not an answer of Redis", _PROXY),
 }
 
 

@@ -231,7 +231,7 @@ def test_of_an_invalid_run_no_limit_is_judged_broken_or_kept(result: Result, tex
     judged = read_threshold(text).judge(run_of(result), ["a worker died", "and more"])
     assert (judged["status"], judged["reason"]) == (
         "inconclusive",
-        "no figure of this run counts: a worker died",
+        "the figures of this run are not valid: a worker died",
     )
 
 

@@ -55,7 +55,7 @@ def test_missing_data_is_no_evidence_that_callers_were_missing(records, report):
         )["generator"]
         assert (generator["verdict"], generator["littles_law_ratio"]) == ("INVALID", None)
         assert generator["reason"].startswith(
-            "callers at work are unknown, because the history of worker 0"
+            "the busy callers are unknown, because the history of worker 0"
         )
 
 

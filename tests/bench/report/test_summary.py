@@ -133,14 +133,15 @@ def test_a_rate_that_was_not_reached_is_not_shown_as_if_it_was(result: Result) -
     result["verdict"]["status"] = "pass"
     result["generator"]["verdict"] = "VALID"
     head = text_of(result, 80).splitlines()[0]
-    assert "17,800 leases/s of 20,000/s offered: not sustained" in head
+    assert "17,800 leases/s over 20 s, but 20,000/s were offered" in head
     assert "p99" not in head
 
 
 def test_the_first_line_of_an_invalid_run_shows_no_figure(result: Result) -> None:
     open_loop(result)
     assert (
-        text_of(result, 80).splitlines()[0] == "INVALID   no figure of this run counts, over 20 s"
+        text_of(result, 80).splitlines()[0]
+        == "INVALID   the figures of this run (20 s) are not valid"
     )
     # a violation is certain; the rate beside it still means nothing
     result["verdict"]["status"] = "violated"
@@ -273,7 +274,7 @@ def test_a_green_word_of_one_process_says_so_on_its_line_and_beside_its_leases()
         ),
         (
             open_loop,
-            "no figure of this run counts, over 20 s; only 89.0% of the due operations "
+            "the figures of this run (20 s) are not valid; only 89.0% of the due operations "
             "were started",
         ),
     ],

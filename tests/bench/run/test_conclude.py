@@ -39,8 +39,8 @@ def instance(
             f"{NO_COUNTERS}; lockbench could not check whether keys were left behind",
         ),
         (
-            instance("voting", 0, "no counters: the instance restarted in between"),
-            "no counters: the instance restarted in between",
+            instance("voting", 0, "no counters, because the instance restarted"),
+            "no counters, because the instance restarted",
         ),
         (instance("voting", 1), "1 keys of this run were left behind"),
     ],

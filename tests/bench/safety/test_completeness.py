@@ -42,10 +42,10 @@ def test_a_whole_history_has_no_holes() -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"notes": [note(A)], "recorded": {A: 5}}, ["1 of 2 workers left no note"]),
+        ({"notes": [note(A)], "recorded": {A: 5}}, ["the notes of 1 of 2 workers are missing"]),
         (
             {"notes": [note(A)]},
-            ["1 of 2 workers left no note", "worker 1 (pid 12) left no note"],
+            ["the notes of 1 of 2 workers are missing", "worker 1 (pid 12) left no note"],
         ),
         (
             {"notes": [note(A), note(B, phase="running")]},
@@ -59,7 +59,7 @@ def test_a_whole_history_has_no_holes() -> None:
         (
             {"notes": [note(A)], "recorded": {A: 5}, "unfinished": {B: 1}},
             [
-                "1 of 2 workers left no note",
+                "the notes of 1 of 2 workers are missing",
                 "worker 1 (pid 12) left no note",
                 "1 operations of worker 1 (pid 12) began but were never recorded",
             ],

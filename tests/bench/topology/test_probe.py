@@ -120,8 +120,8 @@ def test_a_server_that_lacks_a_field_leaves_only_that_unknown() -> None:
         ),
         (
             replying({}, b":1\r\n"),
-            "the server answers the handshake, but not like Redis; the address may belong to a "
-            "proxy",
+            "the server's answer to the handshake is not an answer of Redis; the address may "
+            "belong to a proxy",
         ),
         (
             reset,

@@ -90,10 +90,10 @@ def test_our_options_reach_the_scenario() -> None:
     "words, sentence",
     [
         ([], "there is no instance to lock on; give --target"),
-        ([*targets(*TWO), "--arrivals", "fixed"], "arrivals is only possible with a rate"),
+        ([*targets(*TWO), "--arrivals", "fixed"], "the key arrivals needs a rate"),
         (
             [*targets(*TWO), "--rate", "5", "--think", "1ms"],
-            "think is only possible without a rate",
+            "think times are only possible without a rate",
         ),
         (
             [*targets(*TWO), "--pause", "after-get:1ms:1"],

@@ -82,7 +82,7 @@ def test_arrivals_may_be_chosen_without_a_rate() -> None:
         ({"slo": ("acquire.p98 < 10ms",)}, "there is no metric acquire.p98"),
         ({"slo": ("acquire.p99 < 10",)}, "the limit needs a unit"),
         ({"thresholds": ("rate >= 5/s",)}, "use --slo for the limits that must hold"),
-        ({"think": "5ms"}, "think is only possible without a rate"),
+        ({"think": "5ms"}, "think times are only possible without a rate"),
     ],
 )
 def test_wrong_options_are_refused_with_their_reason(given: dict[str, Any], sentence: str) -> None:

@@ -290,7 +290,7 @@ def test_nothing_is_found_beside_a_target_that_missed_below_the_interval(
 ) -> None:
     point = beside(*seen)
     assert point.status == "inconclusive"
-    assert "missed at 500/s, which is below the interval" in "".join(point.reasons)
+    assert "at rates below the interval (500/s) missed" in "".join(point.reasons)
     assert point.headroom is not None
     assert point.headroom.ratio is None
 
@@ -318,7 +318,7 @@ def test_rates_below_the_interval_that_mostly_missed_contradict_it_without_a_tar
     """A fleet that keeps 1,000/s and not 300/s is not what the model assumes."""
     point = found(*BELOW, *ABOVE, *BELOW, *((rate, MISSED) for rate in (300.0, 310.0, 320.0)))
     assert point.status == "inconclusive"
-    assert "3 of 5 probes missed at 300 to 700/s, which is below the interval" in "".join(
+    assert "3 of 5 probes at rates below the interval (300 to 700/s) missed" in "".join(
         point.reasons
     )
 

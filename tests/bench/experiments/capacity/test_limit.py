@@ -94,7 +94,7 @@ def test_what_others_take_of_the_cores_is_said(result: dict[str, Any]) -> None:
     limit = next_limit(uses_of(run_of(result), SLO, busy=0.98))
     assert (limit.name, limit.text) == (
         bottleneck.MACHINE,
-        "98 % of 4 cores were busy; 8 % were busy with generator and servers",
+        "98 % of 4 cores were busy; generator and servers used 8 % of all cores",
     )
 
 
@@ -107,7 +107,7 @@ def test_the_cores_of_this_machine_count_beside_servers_of_somebody_else(
     limit = next_limit(uses_of(run_of(result), SLO, busy=0.98))
     assert (limit.name, limit.text) == (
         bottleneck.MACHINE,
-        "98 % of 4 cores were busy; 2 % were busy with the generator",
+        "98 % of 4 cores were busy; the generator used 2 % of all cores",
     )
 
 

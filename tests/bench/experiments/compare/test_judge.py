@@ -230,13 +230,13 @@ def test_noise_is_told_with_the_pairs_that_would_bear_it() -> None:
     found = judge_figure("gate", P50, Sides(base, noisy), 0.1)
     assert found.verdict == "inconclusive"
     assert found.reason is not None
-    assert found.reason.endswith("%, and 10.0% is allowed")
+    assert found.reason.endswith("(+ is worse); 10.0% is allowed")
     assert found.noisy
     near = [109.9 + place % 3 / 10 for place in range(24)]
     found = judge_figure("gate", P50, Sides(base, near), 0.1)
     assert (found.verdict, found.reason) == (
         "inconclusive",
-        "the change for the worse is +9.9% to +10.0%, and 10.0% is allowed",
+        "the change is +9.9% to +10.0% (+ is worse); 10.0% is allowed",
     )
 
 
@@ -244,7 +244,7 @@ def test_why_a_share_is_undecided_is_told_in_points_of_all_acquires() -> None:
     shares = [0.7 if place % 2 else 1.0 for place in range(24)]
     found = judge_figure("gate", find_metric("acquire.success"), Sides([1.0] * 24, shares), 0.1)
     assert (found.verdict, found.noisy) == ("inconclusive", True)
-    assert found.reason == "the change for the worse is +0.0% to +15.0%, and 1.0% is allowed"
+    assert found.reason == "the change is +0.0% to +15.0% (+ is worse); 1.0% is allowed"
 
 
 def test_figures_that_are_undecided_for_one_reason_share_a_sentence() -> None:

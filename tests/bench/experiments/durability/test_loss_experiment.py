@@ -108,7 +108,7 @@ def test_going_on_with_another_plan_is_refused(tmp_path: Path) -> None:
         (["--instances", "0"], "0 is not in the range 1<=x<=9"),
         (["--fsync", "sometimes"], "'sometimes' is not one of 'none', 'no', 'everysec', 'always'"),
         (["--kind", "flood"], "'flood' is not one of"),
-        (["--fsync", "none", "--kind", "power-cut"], "lockbench has no crash with one of these"),
+        (["--fsync", "none", "--kind", "power-cut"], "no crash of lockbench combines one of these"),
         (["--fsync", ""], "'' is not one of"),
     ],
 )

@@ -71,7 +71,9 @@ def test_a_load_that_was_not_sustained_has_no_latency() -> None:
     behind["loads"]["80%"] = load(500, rate=800.0, due=800, ms=77.0)
     text = text_of(result(behind))
     assert "77.0" not in text
-    assert "– means too few samples, or a load that fell behind" in " ".join(text.split())
+    assert "– means that there are too few samples, or that the load fell behind" in " ".join(
+        text.split()
+    )
 
 
 def test_a_rate_the_generator_limited_is_a_lower_bound() -> None:

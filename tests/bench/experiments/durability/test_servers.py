@@ -44,7 +44,7 @@ def test_permission_is_needed_unless_every_server_has_the_one_policy_that_is_mea
         UserServers(URLS, wanted, allow_config=False).close()
         return
     with pytest.raises(
-        UsageError, match="allow lockbench to change appendfsync with --allow-config"
+        UsageError, match="add --allow-config, so that lockbench changes appendfsync"
     ):
         UserServers(URLS, wanted, allow_config=False)
 

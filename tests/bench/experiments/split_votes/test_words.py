@@ -84,9 +84,9 @@ def test_policies_are_compared_within_one_order_if_their_times_are_apart(
 ) -> None:
     """In parallel order most first attempts win, and both medians are about 2 ms."""
     assert advice(result) == [
-        "with random requests, use the retry policy full-jitter over 5 ms: with 20 callers, 90 % "
-        "of the first grants came within 150 ms; with every other tested policy, 50 % of the first "
-        "grants took 161 ms or more"
+        "for random requests, use the retry policy full-jitter with a window of 5 ms. With 20 "
+        "callers, 90 % of its first grants came within 150 ms. With every other tested policy, "
+        "half of the first grants took 161 ms or longer"
     ]
     assert "measure again" not in text_of(result, 100)
     row_of(result, "random", "full-jitter")["first_grant_s"]["p90"] = 0.17

@@ -75,7 +75,7 @@ def test_what_strikes_workers_needs_no_server_of_ours(name: str) -> None:
             "the fault proxy is only possible on an instance, not on a worker",
         ),
         (fault("script-flush", for_ms=5), "because it has no length; remove `for`"),
-        (fault("restart", for_ms=5), "because its param `delay` gives its length; remove `for`"),
+        (fault("restart", for_ms=5), "because the param `delay` sets its length; remove `for`"),
         (
             Fault("clock-jump", 0, None, ("instance:0",), "fixed", {}),
             r'it needs a value for by, for example params = \{by = "5s"\}',

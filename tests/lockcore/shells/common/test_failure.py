@@ -107,8 +107,8 @@ def refusal(url: str, timeout_s: float = 2.0) -> InstanceError:
         ),
         (
             replying({"INFO": b":1\r\n"}),
-            "the server answers the handshake, but not like Redis; the address may belong to a "
-            "proxy",
+            "the server's answer to the handshake is not an answer of Redis; the address may "
+            "belong to a proxy",
         ),
         (http, "the server speaks HTTP instead of the Redis protocol; correct the port in the URL"),
         (
