@@ -222,11 +222,7 @@ _ROUNDS = (
 )
 _jain = now("redlock.callers.fairness", function="min")
 _WAITING = (
-    lines(
-        "Polls",
-        "Repeated attempts plus queries about holders.",
-        rate("redlock.acquire.polls"),
-    ),
+    lines("Polls", "Repeated attempts plus queries about holders.", rate("redlock.acquire.polls")),
     lines(
         "Wakeups",
         "Turns that a process passed to another process (retry policy push).",

@@ -83,8 +83,8 @@ class SetNxBlpop(_Woken):
     about = replace(
         SetNxLuaRecipe.about,
         how="like set-nx-lua, but waiting callers block in BLPOP on a list that a release fills",
-        flaw="none in the lock itself; the lock has one instance, and a release costs more "
-        "even if no caller waits",
+        flaw="none in the lock itself; it has one instance, and a release costs more even if "
+        "no caller waits",
     )
 
     def give_back(self, lease: Lease) -> Outcome:

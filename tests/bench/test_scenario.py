@@ -224,7 +224,7 @@ CONTRADICTIONS = [
     ("rate = 100\nthink = '1ms'", "key `think`: think times are only possible without a rate"),
     ("retry = { policy = 'none', window = '5ms' }", "key `retry.window`: retry.policy is none"),
     ("retry = { policy = 'none', attempts = 5 }", "key `retry.attempts`: retry.policy is none"),
-    ("skew = 'hot:0.5'\nresources = 1", "key `skew`: skew hot needs at least two resources"),
+    ("skew = 'hot:0.5'\nresources = 1", "key `skew`: a hot skew needs at least two resources"),
     (
         "[[faults]]\nat = '30s'\nkind = 'stop'\ntarget = 'instance:0'",
         "stop at 30s is not before the end of the run (20s)",

@@ -113,7 +113,9 @@ def test_under_own_no_two_callers_of_any_process_ever_want_the_same_resource(
 def test_under_own_a_caller_for_whom_no_resource_is_left_is_refused() -> None:
     own = Contention(Skew("own"), 4, NONE, NONE, 1, seat=(1, 2))
     assert [next(own.resources(number)) for number in (0, 1)] == [1, 3]
-    with pytest.raises(UsageError, match="needs a resource for each caller, but there are only 4"):
+    with pytest.raises(
+        UsageError, match="each caller needs its own resource, but there are only 4"
+    ):
         own.resources(2)
 
 

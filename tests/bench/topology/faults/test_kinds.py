@@ -88,7 +88,7 @@ def test_what_strikes_workers_needs_no_server_of_ours(name: str) -> None:
             Fault("proxy", 0, None, ("instance:0",), "fixed", {}),
             "mode delay needs a delay or a jitter",
         ),
-        (fault("proxy", mode="reset"), "other modes must have neither"),
+        (fault("proxy", mode="reset"), "every other mode allows neither"),
     ],
 )
 def test_what_does_not_fit_is_a_usage_error_that_names_the_fault(written: Fault, why: str) -> None:

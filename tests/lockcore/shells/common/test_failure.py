@@ -250,7 +250,10 @@ def test_a_port_and_a_name_that_are_not_there() -> None:
     assert "host" in refusal("redis://no.such.host.invalid").detail
     assert "host" in refusal("redis://xn--\u00e9\u00e9.invalid").detail
     for zone in ("[fe80::1%nosuch]", "[::1%25nosuch]"):
-        assert "no interface with the name of the zone" in refusal(f"redis://{zone}").detail
+        assert (
+            "the zone in the address is not an interface of this machine"
+            in refusal(f"redis://{zone}").detail
+        )
 
 
 def test_a_unix_socket_that_cannot_be_used(tmp_path: Path) -> None:
