@@ -563,10 +563,7 @@ def _load_contradictions(scenario: Scenario, keys: Collection[str]) -> Iterator[
     if scenario.rate_per_s is None and "arrivals" in keys:
         yield "arrivals", "the key arrivals needs a rate; set rate, or remove arrivals"
     if scenario.rate_per_s is not None and scenario.think.ms:
-        yield (
-            "think",
-            "think times are only possible without a rate; remove think or rate",
-        )
+        yield "think", "think times are only possible without a rate; remove think or rate"
     for name in ("retry.window", "retry.attempts", "retry.unreachable"):
         if scenario.retry.policy == "none" and name in keys:
             yield (
@@ -575,10 +572,7 @@ def _load_contradictions(scenario: Scenario, keys: Collection[str]) -> Iterator[
                 "another policy",
             )
     if scenario.skew.kind == "hot" and scenario.resources == 1:
-        yield (
-            "skew",
-            "a hot skew needs at least two resources; raise resources or use skew uniform",
-        )
+        yield "skew", "a hot skew needs at least two resources; raise resources or use skew uniform"
     if scenario.skew.kind == "own" and scenario.resources < scenario.users:
         yield (
             "skew",
