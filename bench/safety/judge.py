@@ -393,7 +393,7 @@ def holes(
         name = f"worker {who[0]} (pid {who[1]})"
         note = notes_by_worker.get(who)
         if note is None:
-            yield f"{name} left no note"
+            yield f"the note of {name} is missing"
         elif note.phase != "stopped":
             if f"(pid {who[1]})" not in endings:
                 yield f"{name} did not report its end"

@@ -45,7 +45,7 @@ def test_a_whole_history_has_no_holes() -> None:
         ({"notes": [note(A)], "recorded": {A: 5}}, ["the notes of 1 of 2 workers are missing"]),
         (
             {"notes": [note(A)]},
-            ["the notes of 1 of 2 workers are missing", "worker 1 (pid 12) left no note"],
+            ["the notes of 1 of 2 workers are missing", "the note of worker 1 (pid 12) is missing"],
         ),
         (
             {"notes": [note(A), note(B, phase="running")]},
@@ -60,7 +60,7 @@ def test_a_whole_history_has_no_holes() -> None:
             {"notes": [note(A)], "recorded": {A: 5}, "unfinished": {B: 1}},
             [
                 "the notes of 1 of 2 workers are missing",
-                "worker 1 (pid 12) left no note",
+                "the note of worker 1 (pid 12) is missing",
                 "1 operations of worker 1 (pid 12) began but were never recorded",
             ],
         ),
