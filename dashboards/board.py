@@ -1,8 +1,8 @@
 """This module builds a board: *panels in rows, variables → the dashboard as the text of a JSON
 file*.
 
-Rules: each line of a board has 24 columns, which its panels share. This module places each panel,
-because Grafana's own layout needs more than 24 columns.
+Rules: the panels of one line share 24 columns. This module places each panel, because Grafana's own
+layout needs more than 24 columns.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ def board(
 ) -> str:
     """Return the board as the text of the JSON file in the folder `boards`.
 
-    All boards of runs have the same basic variables. `extra`: the variables that this board has in
-    addition to the basic variables. If `variables` is not empty, the board has only these
+    All boards of runs have the same basic Grafana variables. `extra`: the variables that this board
+    has in addition to the basic variables. If `variables` is not empty, the board has only these
     variables, and it has no annotations. The board first shows the time from `since` until now. The
     board repeats its queries after each `refresh`.
     """
@@ -81,7 +81,7 @@ def board(
 
 
 def _place(builder: dashboard.Dashboard, shelves: Sequence[Shelf]) -> None:
-    """Number the panels and place them in their lines.
+    """Give each panel a number and a position in its line.
 
     If 24 is not divisible by the number of panels, some panels of the line are one column wider
     than the others.
@@ -111,7 +111,7 @@ def choice(
     of: str = "redlock.run.info",
     multi: bool = True,
 ) -> dashboard.QueryVariable:
-    """Return a variable with which a reader chooses among the values of one label.
+    """Return a Grafana variable that lets a reader choose a value of one label.
 
     `values`: the name of the label. `of`: an instrument that has this label. `within`: matchers
     that select the series. `multi`: if true, a reader may choose several values or all values.

@@ -96,7 +96,7 @@ def bars(title: str, description: str, query: Query, *, empty: str = NO_RUN) -> 
 
 
 def heat(title: str, description: str, query: Query) -> Builder:
-    """Return a heatmap panel, which shows how a histogram changes over time."""
+    """Return a heatmap panel, which shows the changes of a histogram over time."""
     panel = heatmap.Panel().y_axis(heatmap.YAxisConfig().unit(unit_of(query.unit)))
     panel.color(
         heatmap.HeatmapColorOptions()
@@ -113,8 +113,9 @@ def unit_of(unit: str) -> str:
     """Return Grafana's name for a unit of the instrument table.
 
     For example, `{acquire}/s` becomes the suffix "acquires/s" after the number. Grafana puts a
-    space before a suffix. If a number has a suffix, Grafana does not shorten the number (to 78.8
-    K). So readers see exactly the count in result.json.
+    space before a suffix. Grafana does not shorten a number that has a suffix. Without a suffix,
+    Grafana would show a number such as 78,800 as "78.8 K". So readers see exactly the count in
+    result.json.
     """
     if unit in _UNITS:
         return _UNITS[unit]

@@ -2,8 +2,8 @@
 of locking for each service and each instance*.
 
 Rules: the board selects metrics by the label `job`. With OpenTelemetry, this label is the name of
-the service. Runs of lockbench export the same metrics with a run id. The board leaves out all
-series with a run id. Each rate and each share is computed from the last few scrapes. The
+the service. Runs of lockbench export the same metrics with a run id. The board does not show the
+series that have a run id. Each rate and each share is computed from the last few scrapes. The
 description of each panel tells the reader how to react.
 """
 

@@ -3,17 +3,17 @@
 Rules
 - This module makes all PromQL from the instrument table. If a query uses a metric or a label that
   the table lacks, this module raises an error. Every selector contains the variables of the board.
-- A query reads a counter as a rate over `$__rate_interval`. If `whole` is true, the query reads the
-  last value in `$__range` instead. The counters of each run start at 0, so this last value is
-  exactly the count of the run.
+- A query for a counter computes the rate over `$__rate_interval`. If `whole` is true, the query
+  instead uses the last value in `$__range`. The counters of each run start at 0, so this last value
+  is exactly the count of the run.
 - A quantile of acquire durations is computed over all acquires (`acquire_quantile`). A quantile
   over only the successful acquires would hide an outage.
 - A query reads a histogram as a classic histogram. If there are no classic buckets, the query reads
   a native histogram (exponential, or converted by Prometheus 3). A native histogram has no bucket
   for failed acquires, which count as infinitely long. If the share of failed acquires is more than
-  1 − q, the query returns the largest bound, which is also the result for a classic histogram. If
-  the share of failed acquires is at most 1 − q, the query returns the quantile of the successful
-  acquires.
+  1 − q, the query returns the largest bound. A query for a classic histogram returns the same
+  bound. If the share of failed acquires is at most 1 − q, the query returns the quantile of the
+  successful acquires.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Query:
     legend: str = ""
 
     def named(self, legend: str) -> Query:
-        """Return the same query with the name `legend`.
+        """Return a copy of this query whose name is `legend`.
 
         Grafana replaces `{{label}}` in the name by the value of this label.
         """
@@ -118,7 +118,8 @@ def _query(name: str, expr: str, by: Sequence[str] = (), unit: str = "") -> Quer
 
 
 def now(name: str, by: Sequence[str] = (), *, function: str = "sum", **labels: str) -> Query:
-    """Return the present value of a gauge, combined with `function` by the labels `by`."""
+    """Return the present value of a gauge. The query groups the series by the labels `by` and
+    combines each group with `function`."""
     return _query(name, summed(metric(name, **labels), by, function), by)
 
 
@@ -161,7 +162,8 @@ def count(name: str) -> Query:
 
 
 def below(name: str, bound: str, **labels: str) -> Query:
-    """Return the number of values up to `bound`, summed over all runs that the board shows.
+    """Return the number of values that are at most `bound`, summed over all runs that the board
+    shows.
 
     `bound`: a bound of the histogram.
     """
@@ -231,7 +233,8 @@ def _quantile(q: float, expr: str) -> str:
 
 
 def mean(name: str) -> Query:
-    """Return the mean of a histogram over time."""
+    """Return a query for the mean of the values in a histogram. At each time, the query uses the
+    values of the last `$__rate_interval`."""
     upper, lower, native = (summed(grown(name, part)) for part in ("sum", "count", NATIVE))
     return _query(
         name, either(f"{upper} / {lower}", f"histogram_sum({native}) / histogram_count({native})")

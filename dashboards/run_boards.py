@@ -3,9 +3,9 @@ for the cost of AOF policies, and for a comparison*.
 
 Rules: a ratio divides a value of the chosen run by the same value of the baseline run. Each of the
 two values covers the whole time of its run. A ratio of 1 means that both values are equal. A
-comparison of two runs gives only a first hint. For a verdict with an interval, use
-`lockbench compare` or `gate`. Each policy has one or more runs. The time range of the board must
-include all runs that the reader compares.
+comparison of two runs gives only a first hint. The commands `compare` and `gate` of lockbench give
+a verdict with an interval. On the board for AOF policies, each policy can have several runs. The
+time range of the board must include all runs that the reader compares.
 """
 
 from functools import partial

@@ -4,8 +4,8 @@
         with lock.hold("stock:42", ttl_ms=10_000, wait_ms=500) as lease:
             ...
 
-`AsyncRedlock` is the same for asyncio. Errors are in `lockcore.errors`, telemetry is in
-`lockcore.otel`.
+`AsyncRedlock` has the same methods for asyncio. The module `lockcore.errors` contains the errors,
+and `lockcore.otel` contains the telemetry.
 """
 
 from lockcore.facts.model import (

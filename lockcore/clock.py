@@ -23,9 +23,9 @@ def drift_ns(ttl_ms: int, drift_factor: float) -> int:
     """Return the largest drift between two clocks during one TTL (ns), which is `ttl × drift_factor
     + 2 ms`.
 
-    `ttl_ms` is > 0. `drift_factor` is in [0, 1). The 2 ms cover the granularity of Redis's own
-    expiry, which is 1 ms, and the rounding of PX. The source is CLOCK_DRIFT in the description of
-    Redlock.
+    `ttl_ms` is > 0. `drift_factor` is in [0, 1). There are two reasons for the 2 ms. Redis expires
+    keys with a granularity of 1 ms, and the value of PX is rounded. The source is CLOCK_DRIFT in
+    the description of Redlock.
 
     >>> drift_ns(10_000, 0.01) / NS_PER_MS
     102.0

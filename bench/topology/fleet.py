@@ -3,9 +3,9 @@ instances and their URLs*.
 
 Rules: each instance has its own folder inside one private temporary folder. Each instance listens
 only on loopback, and it keeps its port until the fleet is closed. An instance is ready when it
-answers PING (NOAUTH is an answer, LOADING is not). The guard process owns the servers and the
-folder. So if this process ends for any reason, the guard ends the servers and removes the folder.
-`close` kills the servers, because no data needs to be saved.
+answers PING. The error NOAUTH counts as an answer, and the error LOADING does not count. The guard
+process owns the servers and the folder. So if this process ends for any reason, the guard ends the
+servers and removes the folder. `close` kills the servers, because no data needs to be saved.
 
 Source: redis.conf of Redis 7.0 and Valkey 9.1; Linux inet_csk_bind_conflict
 (net/ipv4/inet_connection_sock.c).
@@ -233,7 +233,7 @@ class Fleet:
             self._wait_until_ready(indices)
 
     def adopt(self, pid: int) -> None:
-        """Make the process `pid` of lockbench end together with the servers.
+        """Let the guard end `pid`, a process of lockbench, when the servers end.
 
         The guard kills the process when the guard itself ends, even if nobody calls `close`.
         """
@@ -266,7 +266,7 @@ class Fleet:
     def commands(
         self, index: int, batch: Sequence[Sequence[str | int]], *, timeout_s: float = _ASK_S
     ) -> list[Any]:
-        """Send many commands at once, in order, and return their replies.
+        """Send many commands in one batch, and return their replies in the same order.
 
         Raises EnvironmentNotReadyError if the instance does not answer or refuses a command.
         """

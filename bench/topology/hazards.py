@@ -28,7 +28,8 @@ SETTINGS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Hazard:
-    """One setting that can lose locks, refuse callers or slow callers down.
+    """One setting of an instance that endangers locks. The instance may lose locks, refuse callers,
+    or delay callers.
 
     `advice`: what the user should do, or "" if no action is necessary.
     """
@@ -54,7 +55,7 @@ def hazards_of(info: Mapping[str, object], config: Mapping[str, str]) -> tuple[H
 
 
 def persistence_of(info: Mapping[str, object], fsync: str | None) -> str:
-    """Return a sentence about the data that are lost if this instance crashes.
+    """Return a sentence that describes which data this instance loses in a crash.
 
     `fsync`: the policy of the instance, which is "none", "no", "everysec" or "always". If `fsync`
     is None, the function returns "".

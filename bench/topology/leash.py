@@ -1,5 +1,5 @@
-"""This module runs a command that makes a change and later undoes the change: *a command line → a
-change that ends when this process ends*."""
+"""This module runs a command that makes a change and later undoes the change: *a command → a
+temporary change; the end of this process → the change is undone*."""
 
 from collections.abc import Sequence
 from contextlib import suppress

@@ -109,7 +109,8 @@ class InfoSnapshot:
 
 
 def delta(before: InfoSnapshot, after: InfoSnapshot) -> InfoDelta:
-    """Return how the counters of one instance changed between two snapshots of the same address."""
+    """Return the changes of the counters of one instance between two snapshots. Both snapshots have
+    the same address."""
     elapsed_s = (after.taken_ns - before.taken_ns) / NS_PER_S
     old = before.values
     new = after.values
@@ -261,9 +262,9 @@ def _ask(
 ) -> tuple[Answer, ...]:
     """Return the answer of each instance.
 
-    If an instance does not answer, this function calls `silent` with the reason and uses the result
-    as the answer. If `closer` is true, the function opens one more connection to find out why an
-    instance does not answer.
+    If an instance does not answer, this function calls `silent` with the reason. The result of
+    `silent` then counts as the answer of the instance. If `closer` is true, the function opens one
+    more connection to find out why an instance does not answer.
     """
     targets = parse_targets(urls)
 
@@ -283,8 +284,8 @@ def _reason(target: InstanceTarget, error: Exception, *, closer: bool) -> str:
 
     A server may refuse a connection with one line and then close the connection. The connection
     pool of redis-py drops this line and reports only "Connection not ready". So if `closer` is
-    true, this function opens a new connection with lockcore's code, which reads this line. After a
-    time-out, this function calls `look` instead of opening this connection.
+    true, this function uses lockcore's code to open a new connection. The code of lockcore reads
+    this line. If the error is a time-out, this function opens no new connection and calls `look`.
     """
     if not closer:
         return str(failure_of(target, error))
@@ -298,8 +299,8 @@ def _reason(target: InstanceTarget, error: Exception, *, closer: bool) -> str:
 
 
 def denied_names(url: str, *, channels: bool = False) -> str:
-    """Return a text that explains why this user may not use the keys of a run and what the user
-    should do.
+    """Return an error text if this user may not use the keys of a run. The text gives the reason
+    and the repair.
 
     `channels`: if true, the function also checks the channels of a run. The function returns "" if
     the user may use the keys and channels, or if the answer is unknown.
@@ -456,7 +457,7 @@ def commands_between(before: Sequence[InfoSnapshot], after: Sequence[InfoSnapsho
     """Return the number of commands with a key that each server executed between two snapshots.
 
     Commands in `_NO_KEY` do not count. If a server does not report the counters of its commands,
-    its number is 0.
+    the number for this server is 0.
     """
     return [_with_a_key(delta(*looks).calls) for looks in zip(before, after, strict=True)]
 

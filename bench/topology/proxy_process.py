@@ -1,5 +1,5 @@
-"""This process puts a link in front of every instance, and each link can be slow or cut: *bytes in
-→ the same bytes, in order, when they are due*.
+"""This process puts a link in front of every instance, and each link can be slow or cut: *bytes
+from one side → the same bytes in the same order, after a delay*.
 
 Run as `python -I -S proxy_process.py SEED PORT…`. Requests and answers are lines of JSON. The
 process ends when its owner closes its stdin or dies.
@@ -32,7 +32,7 @@ Waiting = asyncio.Queue[tuple[float, bytes]]
 
 
 class ExactSelector(selectors.EpollSelector):
-    """A selector that keeps its time-outs as exactly as select(2).
+    """A selector whose time-outs are as exact as the time-outs of select(2).
 
     The time-outs of epoll are whole milliseconds.
     """

@@ -144,7 +144,7 @@ class Guard(Servant):
         self.ask(do="signal", index=index, signal=int(number))
 
     def adopt(self, pid: int) -> None:
-        """Make the guard kill process `pid` as well when the guard ends.
+        """Let the guard also kill process `pid` when the guard ends.
 
         A stopped process does not notice by itself that its parent is gone.
         """

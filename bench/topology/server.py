@@ -51,7 +51,7 @@ def find_server(explicit: str | None = None) -> ServerBinary:
 
 
 def found_servers() -> tuple[ServerBinary, ...]:
-    """Return every server binary of this machine that runs.
+    """Find the server binaries of this machine, and return every binary that can be run.
 
     The result has the same order as `_candidates`.
     """
@@ -78,8 +78,8 @@ def _identified(
 ) -> ServerBinary:
     """Run a binary with `--version`, and return its name, version and digest.
 
-    Raises `wrong` if `named` is not an executable file. Raises EnvironmentNotReadyError if the
-    binary does not answer like Redis or Valkey.
+    If `named` is not an executable file, this function raises an exception of the class `wrong`.
+    Raises EnvironmentNotReadyError if the binary does not answer like Redis or Valkey.
     """
     path = shutil.which(str(Path(named).expanduser().absolute()) if "/" in named else named)
     if path is None:

@@ -148,7 +148,8 @@ class ControlWords(ctypes.Structure):
 
 
 def identity(path: Path) -> tuple[int, int]:
-    """Return the inode and the birth time of a file. No other file ever has the same pair.
+    """Return the inode and the birth time of a file. Two different files never have both values in
+    common.
 
     The birth time is in ns. If the file system has no birth times, the birth time is 0.
 
@@ -225,7 +226,8 @@ class Control:
             self._set_clock(clock.offset_ns + by_ns, clock.since_ns, clock.ppb)
 
     def set_clock_rate(self, rate: float) -> None:
-        """Make the server's wall clock run at `rate` (0.1-10) times true speed, without a jump."""
+        """Make the server's wall clock run faster or slower, without a jump. The clock runs at the
+        correct speed times `rate`, which is from 0.1 to 10."""
         with self._lock:
             now_ns = time.time_ns()
             self._set_clock(self.ahead_ns(now_ns), now_ns, round((rate - 1) * NS_PER_S))

@@ -1,5 +1,5 @@
-"""This package is the Locust side of a run: *a plan → operations on locks, with one record for each
-operation*.
+"""This package contains the code of a run that works inside Locust: *a plan → operations on locks,
+with one record for each operation*.
 
 See the README beside this file.
 """

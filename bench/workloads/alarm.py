@@ -1,7 +1,7 @@
-"""This module has alarms that wake greenlets at a precise time: *a time on the monotonic clock →
-the greenlet runs again at that time*.
+"""The alarms of this module wake greenlets at precise times: *a time on the monotonic clock → a
+greenlet that continues at this time*.
 
-In a wheel, this file is compiled to machine code, like the core (lockcore/compiled.py).
+A wheel contains this file as compiled machine code (lockcore/compiled.py).
 
 The class `Pacer` gives the arrivals of a schedule to the callers. An alarm belongs to the hub of
 the process that created it. So a forked process must create its own alarm. The file
@@ -291,8 +291,8 @@ class Pacer:
     `end_ns` is None, the schedule never ends.
 
     `late`: the number of late starts during the measurement. `queued`: the number of starts that
-    had to wait for a free caller. `lateness_ns`: the lateness of the timer for each measured start
-    that waited for the timer.
+    had to wait for a free caller. `lateness_ns`: the lateness of the timer (ns) for starts during
+    the measurement. Starts that did not wait for the timer have no entry.
     """
 
     def __init__(

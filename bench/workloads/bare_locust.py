@@ -5,9 +5,9 @@ launch.py starts this file as a program, by its path. No module imports it.
 
 Locust takes options from `~/.locust.conf` and from environment variables that begin with `LOCUST_`.
 Locust also reads options from the files `locust.conf` and `pyproject.toml` in its working
-directory. The options in these files and variables belong to other load tests. For example, the
-option `tags = x` would leave a run without users, and the option `run-time = 3s` would end a run
-too early. This script makes Locust ignore the configuration files, and launch.py removes the
+directory. These files and variables usually contain the options of other load tests. For example,
+the option `tags = x` would leave a run without users, and the option `run-time = 3s` would end a
+run too early. This script makes Locust ignore the configuration files, and launch.py removes the
 environment variables. A plain `locust -f locustfile.py` does not use this file or launch.py, so it
 keeps its own options.
 

@@ -7,8 +7,8 @@ Rules
 - When Locust quits, it loses the reports that have not arrived. So before Locust stops a
   distributed run, the conductor asks every worker to finish and waits for the last reports. The
   module bench/hosts/ending.py describes the states of a worker during this shutdown.
-- When the end of a run has begun, nothing interrupts its steps. If Locust starts to quit during
-  these steps, Locust first waits until all of them are complete.
+- Nothing interrupts the shutdown of a run. If Locust starts to quit during this shutdown, Locust
+  first waits until the shutdown is complete.
 - The first error that any worker reports ends the run. The run then reports the message and the
   exit code of this error.
 
@@ -61,11 +61,11 @@ logger = logging.getLogger(__name__)
 
 
 def in_order_of_users(ids: Iterable[str]) -> list[str]:
-    """Return the workers in the order in which Locust gives them users.
+    """Return the workers in the sequence in which Locust assigns users to workers.
 
     The result begins with the first worker of each host, sorted by host name. The second worker of
-    each host follows, and so on. So each worker has at least as many users as each worker that
-    follows in the result.
+    each host follows, and so on. So a worker never has fewer users than a later worker of the
+    result.
     """
     hosts = [
         list(workers) for _, workers in groupby(sorted(ids), lambda worker: worker.split("_")[0])
@@ -134,8 +134,8 @@ class Conductor:
         Locust quits at a signal, when the last worker has left, or when a worker has failed. To
         quit, Locust tells all workers to leave, and after that Locust reads no more messages.
         Without this method, Locust could quit during the shutdown of a run. All workers would then
-        lose their histories. The greenlet that reads messages must not run the quit, because the
-        quit waits for messages.
+        lose their histories. The greenlet that reads messages must not call `quit` itself, because
+        `quit` waits for messages.
         """
         stop = runner.stop
         quit_now = runner.quit
@@ -158,7 +158,7 @@ class Conductor:
         runner.quit = elsewhere(quit_when_over)  # type: ignore[method-assign]
 
     def _give_up(self, runner: MasterRunner, expected: int) -> None:
-        """End the run if not all workers of other hosts have connected by now.
+        """End the run if a worker of another host is still missing.
 
         If a worker has connected but is lost later, the worker counts as absent.
         """
@@ -217,8 +217,8 @@ class Conductor:
         return plan
 
     def _spawned(self, user_count: int, **_: object) -> None:
-        """Begin the run, because Locust has created all users. The users of a planned run begin
-        when the last user runs."""
+        """Begin the run, because Locust has created all users. In a planned run, the users wait
+        until all users exist, but at most THERE_S seconds."""
         run = self._run
         if run.has_begun or run.has_failed or run.plan is None:
             return
@@ -323,7 +323,7 @@ class Conductor:
             gevent.sleep(LOOK_S)
 
     def _is_gone(self, hosts: Hosts, node: str) -> bool:
-        """Return True if worker `node` is lost, so that it will never report its end.
+        """Return True if worker `node` is lost. A lost worker never reports its end.
 
         Locust notices a lost worker after 4 s. If the worker runs on this host, this method asks
         the kernel, so it notices the loss at once.

@@ -3,16 +3,16 @@ spacing and seed → endless sequences of random values*.
 
 Rules
 - NumPy draws numbers in chunks, and a C iterator returns each number in about 20 ns. The drawn
-  numbers stay in arrays. As Python objects, they would need four times as much space in the
-  processor cache.
+  numbers stay in arrays. Python objects would need four times as much space in the processor cache
+  as these arrays.
 - Every caller has its own random streams. A stream's seed consists of the scenario's seed, the
   number of the caller and the purpose of the stream. So every repeat of a run draws the same
   numbers, even if the callers run in another order.
 - With the skews `zipf` and `hot`, resource 0 is the most frequent resource. With the skew `own`,
   each caller has its own resource. If there are P workers, caller i of worker p has the resource
   i·P + p. If the scenario has too few resources, the skew `own` raises an error.
-- Each of the P workers computes the whole schedule and uses only every P-th start. The workers use
-  different starts, so exactly one worker uses each start.
+- Each of the P workers computes the whole schedule and uses only every P-th start. No start belongs
+  to two workers.
 
 The skew `zipf` follows Zipf's law, P(k) ∝ 1/k^s, where k numbers the resources. The median and
 sigma define the lognormal distribution.

@@ -1,5 +1,5 @@
-"""This module decides how a load process ends: *a signal, a time limit, or a recipe that never
-yields → an orderly end, or an end with an error message*.
+"""This module decides how a load process ends: *a signal, the time limit, or a recipe that blocks
+all greenlets → the process ends in an orderly way or with an error message*.
 
 Python's own SIGINT handler raises an exception in the middle of running code, for example between a
 grant and the assignment of its lease. The handler of this module lets Ctrl-C take effect only

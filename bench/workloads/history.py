@@ -27,8 +27,8 @@ SETTLE_S = 0.002
 
 
 class WorkerHistory:
-    """The history of worker `index` in `workdir`, together with the worker's two rows of Locust's
-    table.
+    """The history of worker `index` in `workdir`. The object also contains this worker's two rows
+    of Locust's table.
 
     Raises EnvironmentNotReadyError if a file cannot be created.
     """
@@ -91,14 +91,14 @@ class WorkerHistory:
 
     def patch(self) -> Iterator[None]:
         """Patch the votes of the rounds that have closed since the last call. The iterator yields
-        after every few rounds."""
+        after each group of PATCH rounds."""
         for _ in range(0, len(self.open), PATCH):
             self.open.look(PATCH)
             yield
 
     def fold(self) -> Iterator[None]:
-        """Count the records that exist at the time of the call. The iterator yields after every few
-        records.
+        """Count the records that exist at the time of the call. The iterator yields after each
+        group of at most FOLD records.
 
         Callers can write new records whenever the iterator yields. The next call counts these new
         records. In an earlier version, the same call also counted the new records. Under overload,

@@ -3,9 +3,9 @@ the error that ended the run*.
 
 Rules
 - This module imports neither Locust nor gevent, because they patch the whole process.
-- Locust and its workers form one process group and end with this process. The kernel sends each
-  process a SIGTERM when its parent dies, so Locust can release its locks. Start Locust in a thread
-  that lives as long as the run.
+- Locust and its workers form one process group. They end when this process ends. The kernel sends
+  each process a SIGTERM when its parent dies, so Locust can release its locks. Start Locust in a
+  thread that lives as long as the run.
 - Locust has no web UI and writes only into the plan's folder. The master's port is on loopback
   unless other hosts take part.
 - Locust reads options only from its command line. Locust ignores its configuration files
@@ -142,7 +142,7 @@ class LocustProcess:
 
         `folder`: the folder in which Locust runs and keeps its log. If `folder` is None, Locust
         uses the plan's workdir. `channel`: a socket that brings the plans of later runs
-        (series.py). If `channel` is None, this Locust makes only one run.
+        (series.py). If `channel` is None, this Locust process makes only one run.
         """
         assert plan.workdir is not None
         self._workdir = plan.workdir if folder is None else folder
@@ -196,8 +196,8 @@ class LocustProcess:
 
         If Locust itself has ended, this method gives Locust's workers 3 s to end. Then this method
         kills the whole process group. If Locust still runs, this method kills the group at once. A
-        second call does nothing, because the kernel may have given the number of the group to other
-        processes by then.
+        second call does nothing. Before a second call, the kernel may have given the id of the
+        group to other processes.
         """
         if self._is_closed:
             return
@@ -262,10 +262,10 @@ class LocustSeries:
     """A Locust process that makes many runs, one after the other. The owner of this object must
     call `close`.
 
-    A new Locust needs two to five seconds to start and end. This is more time than a short probe of
-    `capacity` takes. In a series, one Locust process keeps running, and each run is a new test
-    inside this process. Each run has its own users, connections and record, so the judge treats it
-    like any other run.
+    A Locust process needs two to five seconds to start and to end. A short probe of `lockbench
+    capacity` takes less time. In a series, one Locust process keeps running, and each run is a new
+    test inside this process. Each run has its own users, connections and record, so the judge
+    treats it like any other run.
     """
 
     def __init__(self) -> None:
@@ -298,7 +298,7 @@ class LocustSeries:
         return SeriesRun(self._process, self._ours)
 
     def close(self) -> None:
-        """End Locust. Between two runs, Locust holds no locks, so nothing must be released."""
+        """End Locust. Between two runs, Locust holds no locks, so this method releases none."""
         self._end()
         self._guard.close()
 
@@ -356,7 +356,8 @@ class SeriesRun:
             self._process.close()
 
     def interrupt(self) -> None:
-        """Send Locust an interrupt, so that it ends. The next run needs a new Locust process."""
+        """Send Locust an interrupt that ends this Locust process. The next run needs a new Locust
+        process."""
         self._is_interrupted = True
         self._process.interrupt()
 

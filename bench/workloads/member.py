@@ -59,7 +59,7 @@ class LockUser(User):
     def cycles(self) -> None:
         """Run operations until Locust asks this user to stop, or the schedule ends.
 
-        If there is no worker, return at once.
+        If this process has no worker, return at once.
         """
         worker = self.worker
         if worker is None:

@@ -1,6 +1,6 @@
 """One operation: *acquire, hold, release → one record*. All later counts come from the records.
 
-In a wheel, this file is compiled to machine code, like the core (lockcore/compiled.py).
+A wheel contains this file as compiled machine code (lockcore/compiled.py).
 
 A `Caller` makes the operations. The `Ledger` of a caller reads the leases and writes the records.
 `CallerSetting` and `Books` hold the data that all callers of a process share.
@@ -9,11 +9,12 @@ Rules
 - The ledger records every finished operation. A kill may end the caller in the middle of an
   operation. If the caller holds a lease at the time of the kill, the caller first releases the
   lease. If the caller has already called the release, the record shows that no reply arrived. If
-  the acquire has not returned before the kill, the operation counts as cut.
+  the kill arrives before the acquire has returned, there is no record of this operation, but `cut`
+  counts the operation.
 - An acquire ends when it returns. lockbench itself reads the clock at this moment. When the acquire
   returns, the ledger copies the values of the lease. A copy is necessary, because the recipe may
-  change the lease object later or return the same object again. Only the end of the lease may move
-  later, because a watchdog may extend the lease.
+  later change the lease object. The recipe may also return the same object from another acquire.
+  Only the end of the lease may move later, because a watchdog may extend the lease.
 - If the recipe reports an impossible value, lockbench counts it against the recipe (`misreport`).
   If a lease has no usable times, the caller releases the lease, and the record shows a failed
   acquire.
@@ -36,7 +37,7 @@ from lockcore.clock import monotonic_ns
 
 
 class PackedVotes(dict[Tally, int]):
-    """A cache of the `votes` field of a record, by tally.
+    """A cache that maps each tally to the value of the field `votes` in a record.
 
     The cache is useful, because there are few different tallies and packing one tally costs 0.4 µs.
     """
@@ -53,8 +54,8 @@ class OpenVotes:
     """A queue of the records that were written while their rounds were open: *slots and rounds →
     votes, patched after the rounds have closed*. `patch`: see `Recorder.patch_votes`.
 
-    A patch sets the bit `LATE` in the votes. If the record shows a denied acquire, this bit means
-    that a key of the acquire may have existed until the time of the patch.
+    A patch sets the bit `LATE` in the votes. In the record of a denied acquire, this bit means that
+    the servers may have kept a key of the acquire until the time of the patch.
 
     If there are more than `KEPT` entries, each call of `add` checks the oldest two. An earlier
     version checked the entries once a second, so the queue kept up to 50,000 leases alive. Because
@@ -81,8 +82,8 @@ class OpenVotes:
             self.look(2)
 
     def look(self, most: int, *, last: bool = False) -> None:
-        """Check at most `most` of the oldest entries, and patch the records whose rounds have
-        closed.
+        """Check the oldest entries, and patch the records whose rounds have closed. `most`: the
+        largest number of entries to check.
 
         `last`: if true, this method also patches the records whose rounds are still open.
         """
@@ -109,8 +110,8 @@ class Places(Protocol):
     memoryview of int64, for which mypyc has no type."""
 
     def __setitem__(self, place: int, start_ns: int, /) -> None:
-        """Store the start time of the operation in progress at `place`. A `start_ns` of 0 means
-        that no operation is in progress."""
+        """Store the start time of the operation in progress at `place`. If `start_ns` is 0, no
+        operation is in progress."""
 
 
 class LocustUser(Protocol):
@@ -175,10 +176,10 @@ class CallerSetting:
     `nap_until` waits for the end of a hold, and `rest_until` waits for the end of a rest. `keep`
     receives the time (ns) for which a caller was delayed before its next operation.
 
-    `pause_ns`: if an acquire fails at once because no quorum answers, its caller starts no new
-    operation until `pause_ns` after the start of that acquire. `believes_grant`: if true, an
-    acquire ends at the grant time that the recipe reports. The value is true if the scenario stops
-    callers after the grant (a pause "after-grant").
+    `pause_ns`: a pause (ns) for acquires that fail because no quorum answers. The next operation of
+    the caller starts at least `pause_ns` after the start of such an acquire. `believes_grant`: if
+    true, an acquire ends at the grant time that the recipe reports. The value is true if the
+    scenario has a pause "after-grant", which stops callers after the grant.
     """
 
     acquire: Callable[..., object]
@@ -202,8 +203,8 @@ class Books:
     the name of the failure. A record contains the start time of only one attempt. `lost` receives
     the start times of all other attempts. If the round of a record is still open, `pending`
     receives the record. `cut` counts an acquire whose caller ended before the acquire returned.
-    `misreport` receives a sentence about an impossible value. `still_open`: the packed votes for an
-    open round, in which every vote is undecided. `held`: the ids of the leases that callers hold.
+    `misreport` receives a sentence about an impossible value. `still_open`: the packed votes of a
+    round in which every vote is undecided. `held`: the ids of the leases that callers hold.
     """
 
     recorder: Recorder
@@ -414,8 +415,8 @@ class Ledger:
             self.books.pending((slot, denied.round))
 
     def failed(self, ended_ns: int) -> None:
-        """Record an acquire whose answer is impossible. The record shows a failed acquire without
-        further data."""
+        """Record an acquire whose answer is impossible. The record contains only the failure and
+        the end of the acquire."""
         self._write_denied("unreachable", ended_ns, 0, 0, 1)
 
     def _write_denied(
@@ -575,7 +576,8 @@ class Caller:
     # killed, too. Without the record, the operation's start would stay in `begun`. Then safety
     # would be UNKNOWN, although the history of the lease is complete.
     def _broken_off(self, lease: Lease | None, sent_ns: int) -> None:
-        """Release the lease after a kill or an exception, and record the operation."""
+        """Record an operation that a kill or an exception has ended. If the caller holds a lease
+        and has not called the release, this method first releases the lease."""
         ledger = self.ledger
         if lease is None or not ledger.is_readable:
             return ledger.cut()

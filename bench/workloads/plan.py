@@ -2,8 +2,9 @@
 Plan, or one error message*.
 
 Rules
-- `lockbench run` gives the path of a plan in LOCKBENCH_PLAN. Plain `locust` takes lockbench's
-  options on its command line or in its web form. Workers get the plan of the leading process.
+- `lockbench run` stores the path of a plan in the environment variable LOCKBENCH_PLAN. Plain
+  `locust` takes lockbench's options on its command line or in its web form. Workers get the plan of
+  the leading process.
 - Plans contain passwords, so they are stored in memory files and never on disk.
 - For users, processes and run time, plain `locust` has its own options -u, --processes and -t.
 - `locust --headless --result DIR` replaces itself by `lockbench run` before it opens a port or
@@ -51,8 +52,8 @@ _ROOT = Path(__file__).parents[2]
 class Ring:
     """A ring of runs that share time slices.
 
-    The ring has `places` runs, and `place` is the number of this run (from 0). Only the runs of
-    this ring use `folder`.
+    `places` is the number of runs in the ring. `place` is the position of this run in the ring,
+    from 0. Only the runs of this ring use `folder`.
     """
 
     folder: Path
@@ -124,13 +125,13 @@ class Plan:
 
     @property
     def grace_s(self) -> float:
-        """The longest time (s) that an operation in progress needs for its wait, hold and release.
-        The value is at most 120 s."""
+        """The longest time (s) that an operation in progress needs to finish. This time includes
+        the wait for the lock, the hold time and the release. The value is at most 120 s."""
         return min((self.scenario.wait_ms + self.scenario.ttl_ms) / 1000 + 2.0, 120.0)
 
     @property
     def others_s(self) -> float:
-        """The time (s) by which other processes may prolong the run.
+        """The longest time (s) by which other processes can delay the end of the run.
 
         In a ring, the other runs may start late, and each run uses its own time slices. If workers
         run on other hosts, the transfer of their histories takes time.

@@ -90,6 +90,6 @@ class GeneratorProbe:
 
 
 def count(histogram: Histogram, times_ns: list[int]) -> None:
-    """Move times (ns) into a histogram."""
+    """Add times (ns) to a histogram, and then empty the list of the times."""
     histogram.add(np.array(times_ns, np.int64))
     times_ns.clear()

@@ -29,8 +29,8 @@ _OURS = (str(Path(bench.__file__).parent), "bench/", contextlib.__file__)
 
 
 def sentence_of(error: BaseException, stage: str = "") -> str:
-    """Return one line that describes an exception and contains no secrets. The line has its type,
-    its text and the place where it was raised.
+    """Return one line that describes an exception and contains no secrets. The line contains the
+    type and the text of the exception, and the code line that raised it.
 
     `stage`: the stage of the operation, or "" for a line without a stage.
     """
@@ -47,8 +47,8 @@ def place_of(error: BaseException) -> str:
     """Return the file and the line that raised `error`, as text.
 
     If the traceback contains lines of other code, this function skips the lines of lockbench
-    itself. The text names the last remaining line. If the first remaining line is in another file,
-    the text also names the first remaining line.
+    itself. The text names the last of the remaining lines. If the first of these lines is in
+    another file, the text names the first line, too.
     """
     frames = extract_tb(error.__traceback__)
     theirs = [frame for frame in frames if not frame.filename.startswith(_OURS)] or frames[-1:]

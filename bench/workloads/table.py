@@ -5,8 +5,8 @@ Rules
 - Each delta is added to Locust's entry and to Locust's total. A worker adds its last delta before
   its last report. So at the end, Locust's entry and Locust's total have exactly the same counts as
   lockbench.
-- The keys of Locust's response-time table are milliseconds with two significant digits. Locust's
-  own rounding keeps only whole milliseconds.
+- Each key of Locust's table of response times is a number of milliseconds. lockbench rounds this
+  number to two significant digits. Locust itself would round it to whole milliseconds.
 
 Source: locust.stats, "customizing response time bucketing" in its documentation.
 """
@@ -42,8 +42,8 @@ Taken = tuple[NDArray[np.int64], NDArray[np.int64], int]
 
 
 def acquires_of(records: Records) -> Taken:
-    """Return the durations (ns) of all acquires, their outcome codes, and the outcome code that
-    means success. Each duration begins at the intended start of the acquire."""
+    """Return the duration (ns) of each acquire, the outcome code of each acquire, and the outcome
+    code of a success. Each duration begins at the intended start of the acquire."""
     return (
         records.ended_ns - records.intended_ns,
         records.acquire_code,
@@ -52,8 +52,8 @@ def acquires_of(records: Records) -> Taken:
 
 
 def releases_of(records: Records) -> Taken:
-    """Return the durations (ns) of all releases that have an outcome, their outcome codes, and the
-    outcome code that means success."""
+    """Return the duration (ns) of each release, the outcome code of each release, and the outcome
+    code of a success. The result leaves out the releases without an outcome."""
     codes = records.release_code
     answered = codes != 0
     took_ns = records.release_replied_ns - records.release_sent_ns
@@ -64,8 +64,8 @@ class Row:
     """One row of the table.
 
     `select` computes the durations and outcomes of the row from the records. If `fire` is not None,
-    the row reports every operation to Locust as an event. Locust then fills its table from these
-    events.
+    this object calls `fire` for every operation, and so causes an event of Locust. Locust then
+    fills its table from these events.
     """
 
     def __init__(

@@ -1,12 +1,12 @@
-"""This module lets load processes share time slices: *a ring of pipes → one process runs at a time,
-as if it were alone*.
+"""This module lets load processes share time slices: *a ring of pipes → only one process of the
+ring makes load at a time*.
 
 Rules
 - A time slice ends only when every caller is between two operations. So no operation is in progress
   during the pause between two time slices.
 - The own time of a process stops while the process waits for its time slice. At the end, `shift`
-  converts all times in the records to the own time of the process. The converted records look as if
-  the process had run without a pause.
+  converts all times in the records to the own time of the process. The pauses of the process do not
+  appear in the converted records.
 - A process that ends leaves the ring. The other processes skip a process that has died. If a
   process dies during its own time slice, nobody passes the time slice on. The other processes then
   wait until their parents end them.
@@ -41,8 +41,8 @@ _LOOK_S = 0.01
 class RingPlace:
     """The place of one process in the ring.
 
-    `kept_ns`: the total time for which callers were delayed between two operations, within time
-    slices. `waited_ns`: the total time that the process waited between its time slices.
+    `kept_ns`: the total delay (ns) of callers between two operations. Only delays within a time
+    slice count. `waited_ns`: the total time that the process waited between its time slices.
     `waited_cpu_ns`: the CPU time that the process used while it waited for a time slice.
     """
 
@@ -98,8 +98,8 @@ class RingPlace:
         ) - self.waited_ns
 
     def run(self, origin_ns: int, length_ns: int, written: Callable[[], int]) -> None:
-        """Take part in the ring from `origin_ns` on, for `length_ns` of the process's own time.
-        This method does not end the last time slice.
+        """Take part in the ring from `origin_ns` until the own time of the process has advanced by
+        `length_ns`. This method does not end the last time slice.
 
         `written`: a function that returns the number of written records.
         """
@@ -130,7 +130,8 @@ class RingPlace:
     def _file(self, word: str, place: int) -> Path:
         """Return the path of a pipe or message file of the member at `place`.
 
-        `word` is the beginning of the file name, which is `turn`, `ready` or `gone`.
+        `word` is the first part of the file name. The possible values of `word` are `turn`, `ready`
+        and `gone`.
         """
         return self._ring.folder / f"{word}-{place}"
 
@@ -193,7 +194,8 @@ class RingPlace:
             self._pass_on(to=self._ring.place + 1)
 
     def shift(self, workdir: Path, worker: int) -> None:
-        """Convert all times in the closed history of `worker` to the own time of this process."""
+        """Convert all times in the history of `worker` to the own time of this process. The files
+        of the history must be closed."""
         base = 0
         (firsts, shifts_ns) = np.array(self._shifts).T
         segments = workdir.glob(f"history-{worker}-{os.getpid()}.*.bin")

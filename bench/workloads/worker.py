@@ -374,7 +374,7 @@ def instance_report(status: InstanceStatus) -> InstanceSeen:
 
 def _acquire_shared(recipe: Recipe, shared: bool) -> Acquire:
     """Return the acquire function for readers. If the scenario has no readers, this function
-    returns the normal acquire function, but no caller uses the result."""
+    returns the normal acquire function. In this case, no caller uses the result."""
     return cast("SharedRecipe", recipe).acquire_shared if shared else recipe.acquire
 
 

@@ -1,5 +1,5 @@
-"""This module gives lockbench access to inner parts of lockcore: *the judges and loads of lockbench
-→ the pure parts of lockcore*.
+"""This module gives lockbench access to inner parts of lockcore: *an import by lockbench → a pure
+part of lockcore*.
 
 Rules: `bench` may import `lockcore`, `lockcore.clock`, this module and `lockcore.bench.sockets`.
 `bench` may not import any other module of lockcore, and `make lint` checks this. So a change inside

@@ -6,9 +6,10 @@ each constant is declared as `Final`.
 
 Rules: an instance that may have forgotten locks abstains until all these locks have expired
 (facts/membership.py). Four signs show that an instance may have forgotten locks: a push message
-from the server, the error -READONLY, a new replication id, or a changed number of database swaps
-that is not zero. If the server sends no push messages, the engine asks for the replication id once
-a second. The engine reads the number of database swaps before a SET, at most four times a second.
+from the server, the error -READONLY, a new replication id, or a new number of database swaps.
+However, the new number is not a sign if it is zero. If the server sends no push messages, the
+engine asks for the replication id once a second. The engine reads the number of database swaps
+before a SET, at most four times a second.
 """
 
 from collections.abc import Callable, Sequence
@@ -48,8 +49,8 @@ class Amnesia:
     then sends a push message between two replies, or it answers -READONLY. If a server sends no
     push messages, the engine asks for its replication id once a second. When the engine notices one
     of these signs, the instance abstains for `whole_ns`, as it does after a restart. If `whole_ns`
-    is 0, the engine ignores these signs. When an instance begins to abstain, the SETs that it has
-    not answered yet no longer count. `recount` computes the voters again.
+    is 0, the engine ignores these signs. When an instance begins to abstain, it may still owe
+    answers to SETs. The votes in these answers do not count. `recount` computes the voters again.
 
     Redis reports a flush to every client that uses CLIENT TRACKING. Source: the Redis commands
     CLIENT TRACKING, REPLICAOF, SWAPDB and INFO commandstats.
@@ -87,7 +88,7 @@ class Amnesia:
         """Return the instances to which the engine must send `SWAPS` now. The method `swaps_read`
         processes each reply.
 
-        The engine sends `SWAPS` again after SWAPS_EVERY_NS at the earliest.
+        Between two `SWAPS` commands, the engine waits at least SWAPS_EVERY_NS.
         """
         self.swaps_due_ns = now_ns + SWAPS_EVERY_NS
         hellos = [(pipe, self._members[pipe.index].hello) for pipe in pipes]

@@ -1,5 +1,5 @@
-"""This module decides the next step of one operation: *an event, the time and a random number → a
-round to send, a time to wait for, or the result*.
+"""This module decides the next step of one operation: *an event, the time and a random number → the
+next round, a time at which the operation continues, or the result*.
 
 Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md. For this reason,
 the code creates each `Lease` with positional arguments.
@@ -74,8 +74,7 @@ def first_lease(round_: SetRound, now_ns: int) -> Lease | None:
 
 
 def give_back(result: Lease | Denied | None) -> None:
-    """Release the lease of a caller that an interrupt has stopped before the caller received the
-    lease."""
+    """Release a lease that never reached its caller, because an interrupt stopped the caller."""
     if isinstance(result, Lease) and isinstance(result.round, SetRound):
         result.round.clean_up()
 
@@ -121,7 +120,7 @@ class Acquisition:
     def after(self, round_: SetRound, now_ns: int) -> Steps:
         """Return the steps after the first attempt.
 
-        The hot path has sent the first attempt itself.
+        The first attempt, `round_`, has already been sent by other code.
         """
         self.round = round_
         self.attempts = 1
@@ -371,6 +370,6 @@ def newest_of(lease: Lease) -> Lease:
 
 
 def asked_until_ns(lease: Lease) -> int:
-    """Return the latest end of the lease that the SET or an extension has requested. The result may
-    be the end of a request that the instances did not grant."""
+    """Return the latest end that the SET or an extension has requested for the lease. The result
+    may be the end of a request that the instances did not grant."""
     return max(newest_of(lease).valid_until_ns, getattr(lease.round, "asked_until_ns", 0))

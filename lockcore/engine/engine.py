@@ -5,9 +5,10 @@ Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.m
 each attribute is declared either in the base class or in the subclass.
 
 Rules: the outbox contains the commands to send (outbox.py). The members decide which instances vote
-(members.py). The rounds interpret the replies. The engine connects the outbox, the members and the
-rounds. Shells call `received`, `flush` and `tick`, and the members' `attach` and `detach`. Shells
-also wake the callers of the rounds and turns that are `ready` (awaited.py).
+(members.py). The rounds interpret the replies. The engine passes data between the outbox, the
+members and the rounds. Shells call `received`, `flush` and `tick`, and the members' `attach` and
+`detach`. The list `ready` contains settled rounds and turns, and shells wake the callers of these
+rounds and turns (awaited.py).
 """
 
 from collections.abc import Callable, Sequence
@@ -203,9 +204,9 @@ class Engine(RoundEngine):
     def send_again(self, round_: ReleaseRound, pipe: InstancePipe, *, whole: bool) -> None:
         """Send a release to one instance again.
 
-        If `whole` is true, the release contains the source of its script. If `whole` is false, the
-        release was part of a merged script call that has failed. In this case, the release is sent
-        as a separate command.
+        If `whole` is true, the command contains the whole source text of the release script. If
+        `whole` is false, the release was part of a merged script call that has failed. In this
+        case, the release is sent as a separate command.
         """
         self.deadlines.watch(round_, self.now_ns)
         if whole:
@@ -225,7 +226,7 @@ class Engine(RoundEngine):
         """Send everything that is queued, in one write per connection.
 
         If a connection breaks during this call, the engine may queue more commands for the other
-        connections. This method sends these additional commands, too.
+        connections. This method also sends the additional commands.
         """
         outbox = self.outbox
         if outbox.flushing:
@@ -250,7 +251,7 @@ class Engine(RoundEngine):
         """Process the bytes that one instance has sent.
 
         Raises ProtocolError when the bytes are not replies to the commands, or when the engine
-        cannot handle them. Bad bytes end only the connection of this instance.
+        cannot process the replies. Bad bytes end only the connection of this instance.
         """
         self.now_ns = now_ns
         pipe = self.pipes[index]

@@ -2,7 +2,8 @@
 the next caller that tries*.
 
 Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md. For this reason,
-each constant is declared as `Final`. A class with one object for each resource has slots.
+each constant is declared as `Final`. If a class has one object for each resource, this class has
+`__slots__`.
 
 The head of a line is its first caller. If the servers refuse the head's SET, the head reads the
 beginning of the key's value (GETRANGE). This value is an owner token, which names the holder's
@@ -126,8 +127,8 @@ class Handoff:
     names another waiting process.
 
     - If there is no crowd, `released` wakes the next caller of this process.
-    - If there is a crowd, `left` callers of this process try before the crowd. Each call of
-      `released` wakes one of these callers and reduces `left` by 1.
+    - If there is a crowd, `left` callers of this process try before the processes of the crowd try.
+      Each call of `released` wakes one of these callers and reduces `left` by 1.
     - If `left` is 0, or if no caller of this process waits, `released` passes the turn to the
       crowd. After that, the crowd no longer exists in this process.
 
@@ -157,8 +158,9 @@ class Handoff:
     def expects(self, resource: str, now_ns: int) -> bool:
         """Return True if a caller that waits for the resource can expect a message.
 
-        A caller can expect a message only if messages reach this process. In addition, the holder
-        of the resource must have answered, or the holder must still have time to answer.
+        A caller can expect a message only if messages reach this process. There is one more
+        condition: the holder of the resource has answered a message, or the time for its answer has
+        not passed yet.
         """
         if not self.mail.arrives:
             return False
@@ -238,7 +240,7 @@ class Handoff:
         """Ask the instances for the key's holder.
 
         The process of the holder gets a message. If the key is free, the head of this process tries
-        again. `again` is True if the head has already looked during its present wait.
+        again. `again` is True if the head has already read the key during its present wait.
         """
         self.polls += 1
         wait = self._wait(self.mail.digest_of(resource), resource)
@@ -273,16 +275,16 @@ class Handoff:
             engine.unicast(pipe, data, question)
 
     def _looked(self, wait: Wait, values: list[bytes]) -> None:
-        """Decide what the head does after a look at the key's values. The values show either that
+        """Decide what the head does after it has read the key's values. The values show either that
         the key is free, or which processes hold the key.
 
         Several processes may hold the key, each on some of the instances. In this case, the head
         sends a message to each of these processes.
 
         If another program has set the key to an empty string, the key looks free, but every attempt
-        fails. So the head tries at once only after the first SOON_FREE looks that show a free key.
-        After that, the head waits until its next regular look. Without this limit, the head would
-        try again and again without a pause.
+        fails. So the head counts how often it has found the key free. The head tries at once only
+        the first SOON_FREE times. After that, the head waits until it reads the key again at its
+        regular time. Without this limit, the head would try again and again without a pause.
         """
         if 2 * values.count(b"") > len(values):
             wait.free_looks += 1
@@ -306,12 +308,12 @@ class Handoff:
             self.mail.send(token[:PROCESS_BYTES], WAITS, digest, (), unheard)
 
     def _unheard(self, wait: Wait, *, is_first: bool) -> None:
-        """Decide what to do after a message to a holder has reached no process.
+        """Decide what the head does if its message to a holder has reached no process.
 
-        If this was the first holder to which the head sent a message, this holder has died and will
-        not answer. It is unlikely that the second holder has died as well. So if a message to a
-        second holder also reaches no process, the head assumes that the holders use another policy
-        and receive no messages. Then the head polls.
+        If this holder is the first holder to which the head sent a message, the head assumes that
+        this holder has died. It is unlikely that a second holder has died as well. If the message
+        to a second holder also reaches no process, the head assumes that these holders use another
+        policy. With another policy, they receive no messages. Then the head polls.
         """
         if is_first:
             wait.unanswered_ns = 0
@@ -344,8 +346,8 @@ class Handoff:
         """Answer the message of a process that waits for the resource.
 
         If no caller of this process waits for the resource, the answer is `look`. After this
-        answer, the waiting process reads the key again, because the key may have been released
-        before its message arrived.
+        answer, the waiting process reads the key again. The holder may have released the key before
+        the message of the waiting process arrived.
         """
         left = self._line(digest)
         unheard = partial(self._is_gone, digest, process)
@@ -410,7 +412,8 @@ class Handoff:
     def _add(self, digest: bytes, left: int, others: Sequence[bytes]) -> None:
         """Add waiting processes to the crowd of the resource.
 
-        If this call creates the crowd, `left` callers of this process try before the crowd.
+        `left` matters only if this call creates the crowd. Then `left` callers of this process may
+        try before the processes of the crowd.
         """
         crowds = self.crowds
         crowd = self._crowd(digest)

@@ -2,7 +2,8 @@ r"""This module sends and receives messages between processes: *kind and hash of
 PUBLISH; push messages of instances → messages*.
 
 Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md. For this reason,
-each constant is declared as `Final`. A class with one object for each message has slots.
+each constant is declared as `Final`. If a class has one object for each message, this class has
+`__slots__`.
 
 Rules: a message counts when a quorum of instances has delivered it. Each instance counts once. A
 message names a resource by a hash of fixed length, so it contains no text from a user. All tables
@@ -80,7 +81,8 @@ class Arrivals:
     def completes(self, message: bytes, index: int) -> bool:
         """Return True if the delivery by instance `index` completes a quorum for the message.
 
-        The result is True only once for each message, until the tables are emptied (`Recent`).
+        The result is True only once for each message. A full table is emptied (`Recent`), and after
+        that the result may be True again.
         """
         if message in self._of[index] or message in self._complete:
             return False
@@ -97,8 +99,8 @@ class Arrivals:
 class Allowance:
     """A limit on the number of messages that may cause work in a window of time.
 
-    The first limit is for all messages together. The second limit, which is lower, is for the
-    messages about any one resource.
+    The first limit is for all messages together. The second limit applies to each resource
+    separately, and it is lower than the first limit.
     """
 
     def __init__(self) -> None:
@@ -200,8 +202,8 @@ class Mail:
                 engine.unicast(pipe, data, question)
 
     def receive(self, message: object, index: int) -> Message | None:
-        """Return the message that instance `index` has delivered, if this delivery makes the
-        message count. Otherwise return None.
+        """Process the text of a message that instance `index` has delivered. If the message now
+        counts, return the message. Otherwise return None.
 
         The result is None if too few instances have delivered the message, if the message has
         counted before, or if the message exceeds a limit. The result is also None if the text is

@@ -4,9 +4,9 @@ Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.m
 each constant is declared as `Final`, and the attributes of `Core` are declared only in `Core`.
 
 Rules: facts/membership.py decides the state of one instance. Before the voters change, the outbox
-moves the batch for the old voters to their queues. For the same voters, lockcore always uses the
-same tuple object. So a release can check with one identity comparison whether its SET was sent to
-the present voters.
+moves its batch of commands to the queues of the old voters. For the same voters, lockcore always
+uses the same tuple object. So a release can check with one identity comparison whether its SET was
+sent to the present voters.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,7 +1,8 @@
 """This module puts a guard around an observer: *an observer → a listener that the shells call*.
 
 This file is compiled, so it follows the rules of docs/lockcore/compiled.md. For this reason, the
-code looks up the methods of an observer by name, but not the methods of a listener.
+code looks up the methods of an observer by name. The code calls the methods of a listener without a
+look-up.
 
 Rules: a shell calls a listener when an operation ends, in the thread, greenlet or task of the
 caller. So an observer runs in the caller's context. The shell calls the listener directly, because

@@ -6,17 +6,19 @@ Rules
   keys are the same as before.
 - readonly: the instance becomes a replica of an unreachable master. The instance still answers
   reads, but it answers -READONLY to writes. The instance keeps its keys.
-- maxmemory with noeviction: the limit is below the used memory, so the server refuses every SET.
-- maxmemory with volatile-ttl: ballast keys with a late expiry fill the memory. The limit is just
-  above the used memory. So for each new key, the server evicts the lock with the earliest expiry.
+- maxmemory with noeviction: the memory limit is below the used memory, so the server refuses every
+  SET.
+- maxmemory with volatile-ttl: ballast keys with a late expiry fill the memory. The memory limit is
+  just above the used memory. So for each new key, the server evicts the lock with the earliest
+  expiry.
 - loading: the running server executes DEBUG RELOAD, so its process, run id and keys stay the same.
   Loading takes long, because there are ballast keys and the server delays each loaded key. The
   fault ends when the delay is set to zero. At the end, the saved file is removed, so that a
   restarted server does not load the file.
 - misconf: a folder with the name of the snapshot file makes every snapshot fail.
-- drop: the nft rules name one loopback port of the fleet. The table of these rules belongs to an
-  `nft` process and ends with that process. The direction "to" drops packets from clients to the
-  instance. The direction "from" drops packets from the instance to clients.
+- drop: the nft rules apply only to the loopback port of the instance. The table of these rules
+  belongs to an `nft` process and ends with that process. The direction "to" drops packets from
+  clients to the instance. The direction "from" drops packets from the instance to clients.
 
 Source: Redis 7.0 and Valkey 9.1; nft(8), `flags owner`.
 """

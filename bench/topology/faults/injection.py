@@ -1,4 +1,4 @@
-"""The steps of an injected fault: *an order → a prepared fleet → a fault in force → an undone
+"""The steps of an injected fault: *a planned fault → a prepared fleet → an active fault → an undone
 fault*.
 
 Rules: `prepared_fleet` prepares for faults before the servers start. The function prepares either
@@ -10,8 +10,8 @@ each fault that needs the missing preparation.
 after every `begin`, even after a `begin` that failed half-way. So before each step, the code adds a
 function to `undo`. This function undoes the step.
 
-Every kind lists its params once. A wrong param causes a ValueError. The function that reads the
-faults of a scenario adds the position of the fault to the error's text.
+The table of a kind lists all params of this kind. A wrong param causes a ValueError. The function
+that reads the faults of a scenario adds the position of the fault to the error's text.
 """
 
 from collections.abc import Callable, Mapping
@@ -113,12 +113,12 @@ def read_params(table: Table, written: Mapping[str, object]) -> Params:
 
 @dataclass(frozen=True, slots=True)
 class FaultOrder:
-    """One fault of a timeline on one target, with all values resolved.
+    """One planned fault on one target. All random values and all defaults are already decided.
 
-    `noun`: "instance" or "worker". `index`: the number of the target, from 0. Times count from the
-    start of the measured window. `lasts_ms`: the duration of the fault (None: to the end of the
-    window). `params`: all params of the fault, including the defaults. `written`: the params that
-    the scenario contains, without defaults.
+    `noun`: "instance" or "worker". `index`: the number of the target, from 0. All times begin at
+    the start of the measured window. `lasts_ms`: the duration of the fault. If `lasts_ms` is None,
+    the fault lasts to the end of the window. `params`: all params of the fault, including the
+    defaults. `written`: the params that the scenario contains, without defaults.
     """
 
     kind: str
@@ -132,7 +132,7 @@ class FaultOrder:
 
     @property
     def target(self) -> str:
-        """The target as scenarios name it."""
+        """The name of the target in scenarios, such as "instance:0"."""
         return f"{self.noun}:{self.index}"
 
 
@@ -140,11 +140,12 @@ class FaultOrder:
 class FaultKind:
     """One kind of fault.
 
-    `lasts`: whether a scenario may, must or cannot set `for`. If a scenario cannot set `for`, the
-    fault lasts as long as its param `delay`. Without the param `delay`, the fault has no duration.
-    `check`: a function that raises ValueError if params contradict each other. `require`: a
-    function that raises BenchError if the fault is impossible on this fleet. `needs`: the
-    preparations that the fault needs. `refusal` also checks these preparations.
+    `lasts` decides whether a scenario may, must or cannot set the duration `for` of the fault. If a
+    scenario cannot set `for`, the fault lasts as long as its param `delay`. Without the param
+    `delay`, the fault has no duration. `check`: a function that raises ValueError if params
+    contradict each other. `require`: a function that raises BenchError if the fault is impossible
+    on this fleet. `needs`: the preparations that the fault needs. `refusal` also checks these
+    preparations.
     """
 
     begin: Callable[["Injection"], None]
@@ -159,9 +160,9 @@ class Injection:
     """An ordered fault, with the times and the errors of its injection. All times are monotonic, in
     ns.
 
-    The fault began between `begun_ns` and `in_force_ns`. `skipped`: the reason why the fault never
-    began. `failed`: an error of `begin` or `end`. `undo`: the functions that `end` calls, in
-    reverse order. `detail`: further facts for the result.
+    The fault took effect at a time between `begun_ns` and `in_force_ns`. `skipped`: the reason why
+    the fault never began. `failed`: an error of `begin` or `end`. `undo`: the functions that `end`
+    calls, in reverse order. `detail`: further facts for the result.
     """
 
     skipped: str | None = None

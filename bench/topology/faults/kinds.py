@@ -1,5 +1,5 @@
-"""The table of all faults: *a kind and a target → how lockbench injects the fault*; *the faults of
-a scenario → checked orders*.
+"""The table of all faults: *a kind of fault and a target → the functions that inject the fault*;
+*the faults of a scenario → checked plans of faults*.
 
 Rules: reading a scenario starts no process. A fault with a random phase begins up to one second
 after its time in the scenario. A random phase is useful because servers sync on whole seconds. The
@@ -97,7 +97,7 @@ WORKER_KINDS: Mapping[str, FaultKind] = {
 def read_faults(
     faults: Iterable[Fault], *, seed: int = 0, duration_ms: float | None = None
 ) -> tuple[FaultOrder, ...]:
-    """Return one order for each fault and target.
+    """Return one `FaultOrder` for each target of each fault.
 
     `seed` decides the random phases. No fault lasts beyond `duration_ms`, the measured window.
 
@@ -139,10 +139,11 @@ def _orders(
 
 
 def _lasts_ms(kind: FaultKind, for_ms: float | None, params: Params) -> float | None:
-    """Return how long the fault lasts in ms, or None if it lasts to the end of the window.
+    """Return the duration of the fault (ms), or None if the fault lasts to the end of the window.
 
-    Raises ValueError if the params contradict each other. Raises ValueError also if a required
-    `for` is missing, or if a `for` is not allowed.
+    Raises ValueError if the params contradict each other. Raises ValueError if this kind of fault
+    needs a `for` and the scenario has none. Raises ValueError if this kind cannot have a `for` and
+    the scenario has one.
     """
     kind.check(params)
     if kind.lasts == "must" and for_ms is None:

@@ -1,15 +1,15 @@
-"""This module injects the faults of a machine: a process dies or stops, a disk is slow, broken or
-full, a disk loses power, or a clock is wrong.
+"""This module injects the faults of a machine. A process can die or stop. A disk can be slow,
+broken or full, or it can lose power. A clock can be wrong.
 
 Rules: a killed instance stays dead until the fault ends, so that lockbench can count the leaked
 keys. A killed worker stays dead. Each stopped worker has a leash (leash.py), so the worker
 continues even if lockbench is killed. If lockbench is killed, the guard kills stopped instances.
 
-A power cut loses all data that was written after the last successful fsync *began*. This is the
-worst case. lockbench assumes that file names survive a power cut, because Redis syncs the folder of
-its manifest. If a clock jumped, it jumps back when the fault ends. If a clock ran at a wrong rate,
-it runs at the right rate again when the fault ends. However, the clock keeps the time that it
-gained or lost.
+A power cut loses all data that was written after the last successful fsync *began*. A real power
+cut may lose less data. lockbench assumes that file names survive a power cut, because Redis syncs
+the folder of its manifest. If a clock jumped, it jumps back when the fault ends. If a clock ran at
+a wrong rate, it runs at the right rate again when the fault ends. However, the clock keeps the time
+that it gained or lost.
 
 Source: signal(7); fdatasync(2); Redis 7.0's aof.c, bio.c and mstime.
 """
@@ -131,10 +131,10 @@ def require_syncs(fleet: Fleet) -> None:
 def fill_disk(fault: Injection) -> None:
     """Make the disk of the instance full.
 
-    This function sends a command, so that the server must append to its file. The function returns
-    when the server has noticed the full disk. If the fsync policy is "everysec", the server refuses
-    writes (-MISCONF). If the fsync policy is "always", the server exits, and lockbench restarts the
-    server when the fault ends.
+    This function also sends a command that makes the server append to its file. The function
+    returns when the server has noticed the full disk. If the fsync policy is "everysec", the server
+    refuses writes (-MISCONF). If the fsync policy is "always", the server exits, and lockbench
+    restarts the server when the fault ends.
     """
     fleet = fault.fleet
     index = fault.index
@@ -183,9 +183,10 @@ def cut_power(
 ) -> tuple[Cut, ...]:
     """Truncate every file of a *dead* instance to the durable part of the file.
 
-    `torn`: the random generator that chooses how many bytes after the durable part remain. If
-    `torn` is None, only the durable part remains. Raises EnvironmentNotReadyError if the server
-    synced more files than the ledger can hold. Raises OSError if a file cannot be truncated.
+    Some bytes after the durable part can also remain. `torn`: the random generator that chooses the
+    number of these bytes. If `torn` is None, only the durable part remains. Raises
+    EnvironmentNotReadyError if the server synced more files than the ledger can hold. Raises
+    OSError if a file cannot be truncated.
     """
     if control.words.overflow:
         raise EnvironmentNotReadyError(
