@@ -2,8 +2,8 @@
 and returns an exit code. The frame never shows a traceback.
 
 The frame handles options, outputs, exit codes and progress. The frame contains no code for a
-particular question. This module imports only sys and os before `guarded` is active. So if the user
-presses Ctrl-C at any moment, the program prints one line and exits with code 130.
+particular question. This module imports only sys and os until the function `guarded` runs. So if
+the user presses Ctrl-C at any moment, the program prints one line and exits with code 130.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ EXIT_INTERRUPTED = 130
 
 
 def guarded(execute: Callable[[Sequence[str]], int], argv: Sequence[str] | None = None) -> None:
-    """Let `execute` run one command line, and exit with the code that it returns.
+    """Call `execute` with the arguments of a command line, and exit with the returned code.
 
     `argv` holds the arguments. If `argv` is None, the arguments of this process are used.
     """

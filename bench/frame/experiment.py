@@ -94,8 +94,8 @@ def measured(
 class Several(click.ParamType[tuple[object, ...]]):
     """An option type for several values that are separated by commas. A repeated value counts once.
 
-    `one` is the click type of a single value. Instead of a click type, `one` may be a function that
-    reads a value and raises ValueError if the value is wrong.
+    `one` is the click type of a single value. `one` may also be a function that reads a single
+    value. This function must raise ValueError if the value is wrong.
     """
 
     name = "list"
@@ -117,8 +117,8 @@ class Several(click.ParamType[tuple[object, ...]]):
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
-        """Return completions for the last value in `incomplete`. Each completion also contains the
-        values before the last value.
+        """Return completions for the last value in `incomplete`. Each completion begins with the
+        unchanged text before the last value.
         """
         before, comma, last = incomplete.rpartition(",")
         return [

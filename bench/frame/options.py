@@ -1,7 +1,7 @@
 """Defines the options that several commands share, and checks their values.
 
-Each scenario key has an option with the same name. The option passes its text on without a check,
-and the scenario checks the value. So a wrong value causes the same message in a file and in an
+Each scenario key has an option with the same name. The option accepts every text, because the
+scenario checks the value later. So a wrong value causes the same message in a file and in an
 option.
 """
 
@@ -154,8 +154,8 @@ class Read(click.ParamType[object]):
 
 
 def budget_s(text: str) -> float:
-    """Return the duration in `text` in seconds. The duration limits some work, so it must not be 0.
-    Raises ValueError.
+    """Return the duration in `text` in seconds. Raises ValueError if the text is not a duration, or
+    if the duration is 0.
     """
     if not (ms := parse_duration(text)):
         raise ValueError("the duration is 0; write a longer duration")
@@ -379,7 +379,8 @@ class ScenarioPlace(click.Path):
     ) -> list[CompletionItem]:
         """Return the completions. Files come first, and matching built-in scenarios follow.
 
-        This order is necessary because bash drops all words before "files".
+        The files must come first, because in bash the completion of files drops all earlier
+        completions.
         """
         names = sorted(path.stem for path in READY.glob("*.toml"))
         ready = [CompletionItem(name) for name in names if name.startswith(incomplete)]

@@ -40,7 +40,7 @@ class Setup(Section, frozen=True, kw_only=True):
 
     @property
     def callers(self) -> Annotated[int, says("of all clients")]:
-        """The number of callers, over all clients."""
+        """The total number of callers of all clients."""
         return self.clients * self.pipeline
 
     @property
@@ -108,7 +108,7 @@ class FsyncCell(MatrixPlace, frozen=True, kw_only=True):
 
 
 def rate_text(rate: Spread | None, *, bound: bool | None) -> str:
-    """Return a rate as text. If `bound` is true, the load process was the limit, and the text
+    """Return a rate as text. If `bound` is true, the load process limited the rate. The text then
     begins with ≥."""
     if rate is None:
         return MISSING
@@ -167,8 +167,8 @@ class LoadSeen(PhaseFigures, frozen=True, kw_only=True):
 
 
 class VisitSeen(Section, frozen=True, kw_only=True):
-    """One visit of a cell, in which lockbench measures the cell's loads once. The journal has one
-    line per visit."""
+    """One visit of a cell. During a visit, lockbench measures all loads of the cell once. The
+    journal has one line per visit."""
 
     repeat: Annotated[
         Count,
@@ -406,8 +406,8 @@ class PlannerOption(Section, frozen=True, kw_only=True):
 
     @property
     def way(self) -> Way | None:
-        """The way that consists of the option's policy, restart and abstention. If the crash result
-        has no crash of this option, the way is None."""
+        """The policy, the restart and the abstention of the option. The property is None if the
+        crash result has no crash of this option."""
         return Way(self.policy, self.restart, self.abstention) if self.restart else None
 
     @property
@@ -432,7 +432,7 @@ class CostRange(Section, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, costs: Iterable[AlwaysCost]) -> Self:
-        """Return the range of one or more costs."""
+        """Return the range of `costs`, which must contain at least one cost."""
         ordered = sorted(costs, key=lambda cost: cost.ratio)
         return cls(least=ordered[0], most=ordered[-1])
 
@@ -443,7 +443,7 @@ class CostRange(Section, frozen=True, kw_only=True):
 
 
 class PlannerPage(Section, frozen=True, kw_only=True):
-    """The planner's page, which shows the speed of each option next to its losses."""
+    """The planner's page. For each option, the page shows the speed and the losses."""
 
     reference: Annotated[
         Setup | None,

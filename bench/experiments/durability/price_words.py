@@ -36,9 +36,10 @@ from bench.report.sheet import Columns, KeyFigure, Part, Sheet, made, sheet_of, 
 
 
 def beside(losses: Answer[CrashResult], result: FsyncResult, folder: Path) -> FsyncResult:
-    """Read the newest crash result in `folder`. Return `result` with the losses from this crash
-    result. If `result` already has losses, return it unchanged. If the crash result cannot be read,
-    or if the two results do not fit together, add a warning in place of the losses.
+    """Read the newest crash result in `folder`. Return a copy of `result` that also contains the
+    losses in this crash result. If `result` already has losses, return `result` unchanged. If the
+    crash result cannot be read, or if the two results do not fit together, add a warning in place
+    of the losses.
     """
     if result.planner.ttl_ms:
         return result
@@ -58,7 +59,7 @@ def _warned(result: FsyncResult, warning: str) -> FsyncResult:
 
 def sheet(result: FsyncResult, place: str = "") -> Sheet:
     """Return the summary of `result`. The summary contains the price of `always` and the choices of
-    the planner. `result` is stored at `place` ("" = not stored).
+    the planner. `place` is the path of the stored result, or "" if the result is not stored.
     """
     page = result.planner
     expected = (

@@ -187,7 +187,8 @@ class UserServers:
     @contextmanager
     def serving(self, cell: FsyncCell, keys: Sequence[str]) -> Iterator[CellServers]:
         """Yield the first servers of the user's list. The cell determines the number of these
-        servers. At the end, remove those of `keys` that an interrupted load has left.
+        servers. An interrupted load may leave some of `keys` on the servers. Remove these keys at
+        the end.
         """
         become = partial(set_policy, self.urls if self._before else ())
         try:
@@ -198,8 +199,8 @@ class UserServers:
     def close(self) -> str:
         """Restore the old setting.
 
-        Returns "" if all servers have their old value again. Otherwise the returned text names the
-        servers with a wrong value, and says what the user must do.
+        The returned text is empty if all servers have their old value again. Otherwise the text
+        names the servers with a wrong value, and says what the user must do.
         """
         before = self._before
         self._before = []
@@ -219,8 +220,8 @@ class UserServers:
         return self.trouble
 
     def why_not(self, policy: Policy) -> str | None:
-        """Return the reason why this policy cannot be measured on the user's servers. If there is
-        no such reason, return None.
+        """Return the reason why this policy cannot be measured on the user's servers. Return None
+        if the policy can be measured.
         """
         without = [fact.address for fact in self.facts if fact.fsync == "none"]
         if policy == "none" and len(without) < len(self.facts):
@@ -249,8 +250,8 @@ def lent(servers: FsyncServers) -> Iterator[FsyncServers]:
     """Yield the servers. If the code in the context raises an error, close the servers and then
     raise the error again.
 
-    If the servers cannot be closed properly, raise EnvironmentNotReadyError. If the first error is
-    a BenchError, the new message also contains the first message.
+    If the servers cannot be closed properly, raise EnvironmentNotReadyError. If the code in the
+    context raised a BenchError, the new error also contains the message of this BenchError.
     """
     try:
         yield servers

@@ -122,8 +122,8 @@ def _together(events: Sequence[Event], first: int) -> Iterator[tuple[int, Event]
 def _found_nothing(calls: Sequence[Event]) -> bool:
     """Return whether the diagram omits these calls, because they changed no key.
 
-    The diagram omits a clean-up that found no key. The diagram also omits the loading of a script,
-    and the call of a script that the server did not know yet.
+    The diagram omits a clean-up that found no key. The diagram also omits each command that loads a
+    script. If a server did not know a script yet, the diagram omits the failed call of this script.
     """
     replies = b"".join(event[6] for event in calls)
     words = calls[0][5][:2]

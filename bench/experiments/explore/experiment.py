@@ -1,13 +1,13 @@
 """Explores recipes with several processes, judges the broken rules, and stores the result.
 
-The search processes receive blocks of schedules in the order of the schedules' numbers. The search
-ends as soon as the answers so far contain enough schedules that broke a rule. So two searches with
-the same seed find the same schedule, even if they use different numbers of processes. If no rule is
-broken, a time budget affects only how many schedules are played. If a schedule broke a recipe and
-can be forced on real servers, the exploration plays this schedule again on servers that lockbench
-starts. This replay does not change the verdict. If a search process ends or hangs, the exploration
-keeps the results so far. The verdict on this recipe is then "not known", and the next recipe gets
-new processes.
+The experiment sends blocks of schedules to the search processes, and begins with the lowest
+schedule numbers. The search ends as soon as the received answers contain enough schedules that
+broke a rule. So two searches with the same seed find the same schedule, even if they use different
+numbers of processes. If no schedule breaks a rule, a time budget only limits the number of played
+schedules. If a schedule broke a recipe and can be forced on real servers, the exploration plays
+this schedule again on servers that lockbench starts. This replay does not change the verdict. If a
+search process ends or hangs, the exploration keeps the results that it has already received. The
+verdict on this recipe is then "not known", and the next recipe gets new processes.
 """
 
 import sys
@@ -218,10 +218,10 @@ def _preconditions(about: About, total: Hunt, *, whole: bool, cut: str) -> Mappi
     was met.
 
     A search that did not play every schedule can show a flaw, but it cannot prove that there is no
-    flaw. To find the flaw of `set-nx-get-del`, a search needs 150 schedules on average. For one
-    seed in a thousand, the search needs 1,000 schedules. So if the search does not find a known
-    flaw, the verdict on the recipe is "not known". This rule does not apply to a search that played
-    every schedule within the bound.
+    flaw. To find the flaw of `set-nx-get-del`, a search needs 150 schedules on average. About one
+    of a thousand searches needs 1,000 schedules or more. So if the search does not find a known
+    flaw, the verdict on the recipe is "not known". A search that played every schedule within the
+    bound is an exception to this rule.
     """
     if total.outside:
         return {f"the whole recipe ran in virtual time ({total.outside})": False}

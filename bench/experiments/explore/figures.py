@@ -2,10 +2,10 @@
 
 The functions are pure.
 
-Each step is a command, a grant or a fault. The text of a command also has the answer, and the text
-of a grant also has the end of the lease. A client holds the lock from its grant to its next
-command. If no command comes before the end of the lease, the client holds the lock until this end.
-A command that extends the lease does not end the lease.
+Each step is a command, a grant or a fault. The text of a command includes the answer to the
+command. The text of a grant includes the end of the lease. A client holds the lock from the grant
+until the client sends another command. If no command comes before the end of the lease, the client
+holds the lock until this end. A command that extends the lease does not end the lease.
 
 A step names neither the caller nor the resource. So a schedule with several callers in a client, or
 with several resources, has no picture. In a picture of such a schedule, the start and the end of
@@ -79,7 +79,8 @@ def _holdings(steps: Sequence[Step]) -> Iterator[HoldingSpan]:
 
 
 def _end(steps: Sequence[Step], begin: int) -> int:
-    """Return the number of the step that ends a lease. Step `begin` granted this lease.
+    """Return the number of the step that ends the lease. The lease was granted in step number
+    `begin`.
 
     If no step ends the lease, the result is one more than the number of the last step.
     """

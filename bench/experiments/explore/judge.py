@@ -28,8 +28,8 @@ def judge_explored(rows: Sequence[ExploredRow], planned: int, *, is_cut: bool = 
 
 
 def earned(result: ExploreResult) -> ExploreResult:
-    """Return `result` with the verdict words and the verdict that follow from the evidence in its
-    rows.
+    """Judge the rows of `result` again from their evidence. Return `result` with the new verdict
+    words and the new verdict.
     """
     rows = tuple(replace(row, verdict=word_of_row(row)) for row in result.rows)
     verdict = judge_explored(rows, len(result.conditions.recipes), is_cut=result.interrupted)

@@ -79,8 +79,8 @@ class Keyspace:
         return None if entry is None else entry[0]
 
     def entry(self, key: bytes) -> tuple[object, int] | None:
-        """Return the value of `key` and the key's end (ns), or None if there is no such key. The
-        function first removes an expired key.
+        """Return the value of `key` and the time (ns) at which `key` expires. Return None if there
+        is no such key. The function first removes an expired key.
         """
         entry = self._entries.get(key)
         if entry is None or entry[1] > self._now_ns():
@@ -158,7 +158,8 @@ class Keyspace:
         return held
 
     def _getrange(self, key: bytes, start: bytes, end: bytes) -> Reply:
-        """Execute GETRANGE. The positions count from 0, and both ends are included."""
+        """Execute GETRANGE. The first byte has position 0. The result includes the bytes at `start`
+        and at `end`."""
         held: bytes = self.get(key) or b""
         return held[int(start) : int(end) + 1]
 
@@ -378,7 +379,7 @@ REPLY_S = 5.0
 
 
 class RealKeyspace:
-    """A real server that takes the place of a simulated server's data."""
+    """Replaces the data of a simulated server, and executes each command on a real server."""
 
     def __init__(self, port: int) -> None:
         """Connect to an empty server. Raises OSError."""

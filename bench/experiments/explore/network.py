@@ -27,7 +27,8 @@ OLD = frozenset({b"DELIFEQ", b"DELEX", b"IFEQ"})
 # in the tuple must not be changed either.
 @lru_cache(64)
 def commands_of(data: bytes) -> tuple[Command, ...]:
-    """Return the commands in `data`, or no commands if the last command is incomplete."""
+    """Return the commands in `data`. If the last command is incomplete, return no commands at
+    all."""
     reader = Reader()
     reader.feed(data)
     commands = tuple(iter(reader.gets, False))
@@ -125,10 +126,10 @@ class SimulatedServer:
 class SimulatedLink:
     """One connection of a simulated process. The connection calls three functions of the client.
 
-    The connection calls `heard(link, data)` when bytes have arrived. It calls `ended(link)` when
-    the client notices that the connection is broken. It calls `lost(link)` if the connection breaks
-    while the client sends. After the client has closed the connection, `heard` and `ended` are not
-    called. `is_cut` is true if the server has ended the connection.
+    The connection calls `heard(link, data)` when bytes have arrived. The connection calls
+    `ended(link)` when the client notices that the connection is broken. The connection calls
+    `lost(link)` if it breaks while the client sends. After the client has closed the connection,
+    `heard` and `ended` are not called. `is_cut` is true if the server has ended the connection.
     """
 
     def __init__(
@@ -187,8 +188,9 @@ class SimulatedLink:
         return 0
 
     def serve(self) -> None:
-        """Make the server execute the commands that have arrived. The function passes places of the
-        kinds `serve` and `reply`. A schedule may make a change at each of these places.
+        """Make the server execute the commands that have arrived. A schedule may make a change
+        before the commands are executed, and before the reply leaves. These places have the kinds
+        `serve` and `reply`.
         """
         server = self.server
         world = self.world

@@ -1,5 +1,5 @@
-"""Notices parts of a recipe that do not run in virtual time, such as threads, timers, processes and
-event loops.
+"""Notices if a recipe starts something that does not run in virtual time. Examples are threads,
+timers, processes and event loops.
 
 A schedule is played in one thread with one virtual clock. The module sockets.py simulates the
 `threading.Thread` and `threading.Condition` of a recipe. Other timers, threads and processes of the
@@ -41,9 +41,9 @@ class OutsideError(RuntimeError):
 
 
 class Outside:
-    """Remembers the first part of a recipe that does not run in virtual time. `take` returns the
-    description of this part, and then the class forgets the part. The attributes of the class hold
-    the state, so the class has no objects.
+    """A recipe may start a part that does not run in virtual time, such as a process. This class
+    stores a description of the first of these parts. The method `take` returns and deletes the
+    description. The attributes of the class hold the state, so the class has no objects.
     """
 
     first = ""
@@ -63,10 +63,10 @@ class Outside:
 
     @classmethod
     def take(cls) -> str:
-        """Return the description of the first part that was noticed since the last call. Return ""
-        if no part was noticed.
+        """Return the stored description of a part, and delete the description. Return "" if no part
+        was noticed since the last call.
 
-        The use of gevent counts as such a part only after this process has called `watch`. Before
+        If the recipe uses gevent, this is noticed only after the process has called `watch`. Before
         this call, the process itself may use gevent.
         """
         hub = getattr(sys.modules.get("gevent._hub_local"), "get_hub_if_exists", lambda: None)()
@@ -84,8 +84,8 @@ class Outside:
 
 
 def watch() -> None:
-    """Make this process notice parts that do not run in virtual time. The effect cannot be
-    undone.
+    """Make this process notice all parts of its recipes that do not run in virtual time. The effect
+    cannot be undone.
     """
     Outside.is_watching = True
 
@@ -101,8 +101,8 @@ def watch() -> None:
         return either
 
     def thread(real: Callable[..., object]) -> Callable[..., object]:
-        """Return a function that notes the start of a thread and then calls `real`. Python 3.11 has
-        no audit event for the start of a thread.
+        """Return a function that records the start of a thread and then calls the function `real`.
+        Python 3.11 has no audit event for the start of a thread.
         """
 
         def either(function: Callable[..., object], *arguments: object, **named: object) -> object:

@@ -4,8 +4,8 @@ usual course of events. The functions are pure.
 In the usual course every message takes LATENCY_NS, no client pauses and no part breaks. A schedule
 lists only the places where the course changes, so a schedule is short. A search can remove any
 single change from a schedule, to see whether this change matters. Each client and each server
-numbers its own places. So a change at one client hardly affects the place numbers of another
-client.
+numbers its own places. So a change at one client rarely shifts the numbers of another client's
+places.
 
 There are three searches. The *random* search makes a change at each place with a small probability.
 This probability differs between schedules, as in swarm testing. The search *by priorities* (PCT)
@@ -148,8 +148,8 @@ def by_priorities(
 ) -> Choose:
     """Return a function that pauses clients at 1 to 4 places, and makes some clients start later.
 
-    `passed` holds the places of the usual course. The returned function adds each chosen change to
-    `changes`.
+    `passed` holds the places that were passed in the usual course of events. The returned function
+    adds each chosen change to `changes`.
     """
     steps = [place for place in passed if place.where == "step"]
     at = set(random.sample(steps, min(random.choice((1, 2, 3, 4)), len(steps))))
@@ -166,8 +166,8 @@ def by_priorities(
 def one_more(schedule: Schedule, passed: Mapping[Place, int]) -> Iterator[Schedule]:
     """Yield every schedule that adds one change after the last change of `schedule`.
 
-    `passed` holds the places that clients and servers passed when `schedule` was played. The places
-    have the sequence in which they were passed.
+    `passed` holds the places that clients and servers passed when `schedule` was played. The place
+    that was passed first is the first key.
     """
     places = list(passed)
     last = max((places.index(place) for place in schedule.changes if place in passed), default=-1)
@@ -180,9 +180,9 @@ def one_more(schedule: Schedule, passed: Mapping[Place, int]) -> Iterator[Schedu
 def simpler(schedule: Schedule, later: Iterable[Schedule]) -> Iterator[Schedule]:
     """Yield simpler schedules.
 
-    A simpler schedule has one change less or one client less, a simpler setting, or shorter times.
-    The function also yields the schedules in `later`. In each schedule of `later`, a client begins
-    later than in `schedule`.
+    A schedule is simpler if it has fewer changes or fewer clients, if its setting is simpler, or if
+    its times are shorter. The function also yields the schedules in `later`. In each of these
+    schedules, one client begins later than it does in `schedule`.
     """
     setting = schedule.setting
     changes = schedule.changes
@@ -214,8 +214,8 @@ def simpler(schedule: Schedule, later: Iterable[Schedule]) -> Iterator[Schedule]
 def _less(setting: Setting) -> Iterator[Setting]:
     """Yield simpler settings.
 
-    A simpler setting has fewer rounds, fewer callers, fewer resources, no extensions, or the seed
-    1.
+    A setting is simpler if it has fewer rounds, callers or resources. It is also simpler if it has
+    no extensions, or if its seed is 1.
     """
     for name in ("rounds", "callers", "resources"):
         now = getattr(setting, name)
@@ -232,8 +232,8 @@ def begun_later(
 ) -> Schedule:
     """Return the schedule in which `client` begins at `begin_ms`.
 
-    `skipped` maps (where, who) to the number of visits that are omitted because the client begins
-    later.
+    If a client begins later, some visits of places are omitted. `skipped` maps (where, who) to the
+    number of omitted visits.
     """
     begins_ms = schedule.setting.begins_ms
     moved = (*begins_ms[:client], begin_ms, *begins_ms[client + 1 :])
@@ -246,8 +246,8 @@ def begun_later(
 
 
 def _without(schedule: Schedule, gone: int) -> Schedule:
-    """Return the schedule without the client `gone`. The numbers of all later clients decrease by
-    one.
+    """Return a copy of `schedule` without client number `gone`. Each client with a higher number
+    gets the next lower number.
     """
     moved = {
         (

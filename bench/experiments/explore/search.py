@@ -2,11 +2,11 @@
 
 Schedule `n` of a seed is the same on every machine and in every process. So several processes can
 share a search. Schedule 0 is the usual course. The random search makes the schedules with odd
-numbers. The search by priorities makes the schedules with even numbers from 2 on. If a schedule
-breaks a rule, the search makes this schedule smaller until no simpler schedule breaks the same
-rule. A schedule with fewer steps is smaller. If two schedules have the same number of steps, the
-schedule with fewer changes is smaller. If the numbers of changes are also equal, the schedule with
-fewer clients and requests is smaller. The last criterion is the total duration of the changes.
+numbers. The search by priorities makes the schedules with even numbers, except schedule 0. If a
+schedule breaks a rule, the search makes this schedule smaller until no simpler schedule breaks the
+same rule. A schedule with fewer steps is smaller. If two schedules have the same number of steps,
+the schedule with fewer changes is smaller. If the numbers of changes are also equal, the schedule
+with fewer clients and requests is smaller. The last criterion is the total duration of the changes.
 
 The experiment starts a search process by the name of this module (bench.topology.child). The
 process switches to virtual time before it imports a recipe. A search process also replays a broken
@@ -269,7 +269,8 @@ def smallest(schedule: Schedule, played: Played) -> tuple[Schedule, list[Step]]:
 
 
 def _passed(schedule: Schedule, played: Played) -> dict[Place, Change]:
-    """Return only those changes of `schedule` that took place in the play."""
+    """Return the changes of `schedule` that happened in the play, and leave out all other
+    changes."""
     return {place: change for place, change in schedule.changes.items() if place in played.passed}
 
 
@@ -287,9 +288,9 @@ class SearchOrder(Struct):
     """An order to play `count` schedules of `seed`, starting with schedule number `first`.
 
     If `most` is a number, the order requests an exhaustive search for schedules with at most `most`
-    changes. The process then plays branch `first` and every `count`-th branch after branch `first`.
-    If `again` is a schedule, the process only replays this schedule on the empty real servers at
-    `ports`.
+    changes. The process then starts with branch `first`, and from there plays every `count`-th
+    branch. If `again` is a schedule, the process only replays this schedule on the empty real
+    servers at `ports`.
     """
 
     recipe: str

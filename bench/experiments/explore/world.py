@@ -33,7 +33,8 @@ class KilledError(BaseException):
 
 
 def places(where: str, who: int) -> Iterator[Place]:
-    """Return an endless iterator over the visits of `who`, which are numbered from 1."""
+    """Return an endless iterator of the places of the kind `where` that `who` visits. `who` is the
+    number of a client or server. The visits are numbered from 1."""
     return map(partial(Place, where, who), count(1))
 
 
@@ -81,8 +82,8 @@ class World:
         self.at(self.now_ns + delay_ns, what)
 
     def run(self, until_ns: int, busy: Sized = (None,)) -> None:
-        """Run events. Stop at the time `until_ns`, when `busy` is empty, or when the world is
-        over.
+        """Run events until the time `until_ns`. Stop earlier if `busy` is empty, or if the world
+        has ended.
         """
         times = self._times
         while times and times[0] <= until_ns and busy and not self.is_over:
@@ -128,8 +129,8 @@ class World:
 class Process:
     """A simulated process, which is a client.
 
-    The process is paused until the time `paused_ns`. While it is paused, it runs no code and
-    receives no data. The wall clock of the process is `ahead_ns` ahead of the world's wall clock.
+    The process is paused until the time `paused_ns`. A paused process runs no code and receives no
+    data. The wall clock of the process is `ahead_ns` ahead of the world's wall clock.
     """
 
     def __init__(self, world: World, number: int) -> None:
@@ -173,8 +174,8 @@ class Process:
 class Actor(greenlet):  # type: ignore[misc]
     """One simulated thread of a process.
 
-    The number `turn` grows with every wait. A wake-up carries the number of its wait, so a late
-    wake-up for an earlier wait has no effect.
+    The number `turn` grows with every wait. A wake-up names the number of the wait that the wake-up
+    shall end. So a late wake-up for an earlier wait has no effect.
     """
 
     def __init__(self, process: Process, work: Callable[[], object]) -> None:
@@ -191,14 +192,14 @@ class Actor(greenlet):  # type: ignore[misc]
             self._work()
 
     def go(self, turn: int) -> None:
-        """Continue the thread now, if it is still in the wait with the number `turn`."""
+        """Continue the thread now if the number of its current wait is `turn`."""
         if turn == self.turn and not self.dead:
             self.turn += 1
             self.switch()
 
     def wake(self, turn: int) -> None:
-        """Continue the thread as soon as its process runs, if it is still in the wait with the
-        number `turn`.
+        """If the number of the thread's current wait is `turn`, continue the thread as soon as its
+        process runs.
         """
         if turn == self.turn:
             self.process.run(partial(self.go, turn))

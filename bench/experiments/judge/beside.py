@@ -1,5 +1,5 @@
-"""Connects two known locks, which the judge compares with the judged lock. The judge drives all
-these locks in the same way.
+"""Connects two known locks. The judge compares the judged lock with both known locks, and drives
+all three locks in the same way.
 """
 
 from collections.abc import Callable, Sequence

@@ -53,14 +53,15 @@ def judge(
     shared: bool,
     server: str | None,
 ) -> Done[JudgeResult]:
-    """Judge whether your own lock holds. The report answers each question about the lock on one
+    """Judge whether your own lock is safe. The report answers each question about the lock on one
     page.
 
     LOCK is a file (mine.py), package.module:object, or a command. The function `lock(urls)` of the
     file returns the lock. The lock is either a callable that turns a name into a context manager,
     or an object with acquire(name) and release(name). The calls of the lock may be synchronous or
     asynchronous. A command reads `acquire NAME` and `release NAME` on stdin. The command answers
-    each line with ok, no, or the text of an error. Its last arguments are the URLs of the servers.
+    each line with ok, no, or the text of an error. The last arguments of the command are the URLs
+    of the servers.
 
     Exit code 5 means that two clients had the lock, or could have had it. Exit code 1 means that
     the lock failed another test.

@@ -133,8 +133,8 @@ def contend(
 
 
 def _cpu_s(parties: Sequence[Party]) -> float:
-    """Return the CPU time (s) of the clients and of all processes that descend from them. Processes
-    that have ended count, too.
+    """Return the CPU time (s) of the running clients and of all their descendants. The CPU time of
+    descendants that have already ended also counts.
     """
     total = 0.0
     for party in parties:
@@ -176,9 +176,10 @@ def leases_tested(load: ContendedLoad) -> int:
 
 @dataclass(frozen=True, slots=True)
 class HoldersSeen:
-    """The holders during a load. If clients held the lock together against the rules, `worst` is
-    the largest set of such clients. Otherwise `worst` is the largest set of holders at any moment.
-    `faults` is the number of grants after which too many clients held the lock.
+    """The holders during a load. If too many clients held the lock at some moment, `worst` is the
+    largest set of these clients. If the lock never had too many holders, `worst` is the largest set
+    of holders at any moment. `faults` is the number of grants after which too many clients held the
+    lock.
     """
 
     worst: Sequence[HeldSpan]

@@ -59,8 +59,8 @@ def lock(urls: Sequence[str]) -> Callable[[str], contextlib.AbstractContextManag
 
 
 def _taken(client: redis.Redis, name: str, owner: str) -> bool:
-    """Return whether this caller got the lock. A grant that took nearly as long as the TTL does not
-    count.
+    """Return whether this caller got the lock. If the grant took at least 90 % of the TTL, release
+    the lock and return False.
     """
     begun_s = time.monotonic()
     if not client.set(name, owner, nx=True, px=int(TTL_S * 1000)):

@@ -48,11 +48,11 @@ SHOWN_BY: Mapping[str, Observed] = {"search": "virtual time", "loading": "debug"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgePlan:
     """The conditions of a judgement. `shared` is true for a lock that has readers and a writer.
-    `seconds` is the duration of each load. `plays` is the number of plays of a row. Two kinds of
-    rows are played just once. These are the rows that only inform, and the rows that must run
-    alone. `takeovers` is the number of takeovers that the judge measures at the same time. `chosen`
-    holds the names of the rows that the user requested. If `with_costs` is true, the judge also
-    measures the costs of waiting.
+    `seconds` is the duration of each load. `plays` is the number of plays of a row. However, a row
+    is played just once if its only purpose is to inform the user, or if no other row may run at the
+    same time. `takeovers` is the number of takeovers that the judge measures at the same time.
+    `chosen` holds the names of the rows that the user requested. If `with_costs` is true, the judge
+    also measures the costs of waiting.
     """
 
     subject: Subject

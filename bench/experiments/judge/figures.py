@@ -57,14 +57,14 @@ def _figure(row: JudgedRow, result: JudgeResult) -> Figure | None:
 
 def _is_begin(row: JudgedRow, step: CourseStep) -> bool:
     """Return whether the picture may begin with this step. On real servers, the clients connect
-    before the first request, and the picture omits these steps. A simulated course has no such
-    steps, so its picture may begin with any step.
+    before the first request, and the picture omits these steps. A simulated course does not contain
+    the steps in which clients connect, so the picture may begin with any step.
     """
     return row.topic == "search" or step.what.startswith(TAKES)
 
 
 def _is_more(step: CourseStep) -> bool:
-    """Return whether the client does something other than connecting in this step."""
+    """Return False if the client only connects in this step, and True for every other step."""
     return not step.what.startswith("lock(")
 
 
@@ -125,10 +125,10 @@ def _held(
 
 
 def _end(steps: Sequence[CourseStep], begin: int, ttl_ms: int | None) -> int:
-    """Return the number of the step that ends a lease. Step `begin` granted this lease. The lease
-    ends when the client releases the lease, when the lease's keys end, or when `ttl_ms` has passed.
-    If `ttl_ms` is None, no time ends the lease. If no step ends the lease, the result is the number
-    of steps.
+    """Return the number of the step that ends the lease. The lease was granted in step number
+    `begin`. The lease ends when the client releases the lease, when the lease's keys end, or when
+    `ttl_ms` has passed. If `ttl_ms` is None, the lease has no time limit. If no step ends the
+    lease, the result is the number of steps.
     """
     granted = steps[begin]
     until_ms = math.inf if ttl_ms is None else granted.after_ms + ttl_ms

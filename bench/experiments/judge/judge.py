@@ -1,10 +1,10 @@
 """Combines the verdicts on all rows into one verdict on the lock. The functions are pure.
 
-If the lock fails a row about safety, the verdict is VIOLATED. If the lock fails only other rows,
-the verdict is FAIL. A row that only informs affects the verdict only if the row shows a fault. A
-row that does not apply to this lock never affects the verdict. If fewer than 100 leases were tested
-under contention, the verdict is never good. The function `earned` judges each stored row again from
-the evidence in this row.
+If the lock fails a row about safety, the verdict is VIOLATED. If the lock fails a row but no row
+about safety, the verdict is FAIL. The only purpose of some rows is to inform the user. Such a row
+affects the verdict only if the row shows a fault. A row that does not apply to this lock never
+affects the verdict. If fewer than 100 leases were tested under contention, the verdict is never
+good. The function `earned` judges each stored row again from the evidence in this row.
 """
 
 from collections.abc import Sequence

@@ -112,7 +112,7 @@ class Stage:
 
     def party_to_interrupt(self) -> Party:
         """Start one more client, which the method `interrupt` can interrupt. Raises
-        NotApplicableError if nothing outside can interrupt a call of the library.
+        NotApplicableError if a call of the library cannot be interrupted from outside.
         """
         if self.driver.library.kind in ("node", "rust"):
             raise NotApplicableError("a call of this library cannot be cancelled from outside")
@@ -300,8 +300,8 @@ class Stage:
         return lockable
 
     def cut(self) -> None:
-        """End every wait of this stage. This also ends every wait of each other stage that shares
-        the event `cut`.
+        """End every wait of this stage. If another stage uses the same event `cut`, all waits of
+        that stage also end.
         """
         self._cut.set()
 
@@ -345,9 +345,9 @@ class Stage:
         broken.
 
         `has_waited` means that a client waited for another client's lease. Some libraries do not
-        state when a lease ends. For such a library the judge counts the TTL from the request, so
-        the TTL may have passed before the grant. Such a late grant is not a fault if `has_waited`
-        is true.
+        state when a lease ends. For such a library, the judge assumes that the lease ends one TTL
+        after the request. So the grant may be later than the assumed end. If `has_waited` is true,
+        such a late grant is not a fault.
         """
         done = [
             replace(one, caller=number)

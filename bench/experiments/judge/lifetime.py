@@ -1,5 +1,5 @@
-"""Measures how long a lock outlives its holder. One row counts how many renewals may fail in
-sequence before the lock ends. The other rows measure the time until the next client gets the lock.
+"""Measures how long a lock outlives its holder. One row counts how many consecutive renewals may
+fail before the lock ends. The other rows measure the time until the next client gets the lock.
 """
 
 import signal
@@ -61,8 +61,8 @@ def renewal(stage: JudgeStage) -> RowFinding:
 
 
 def _renewals(stage: JudgeStage, ttl_ms: int) -> list[float]:
-    """Watch the lock's keys for one and a half TTLs, and return the times at which their time to
-    live grew. The times are in ms since the start of the watch.
+    """Watch the lock's keys for one and a half TTLs. Return the times at which the time to live of
+    the keys increased. The times are in ms since the start of the watch.
     """
     begun_ns = monotonic_ns()
     times = []

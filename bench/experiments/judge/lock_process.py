@@ -18,8 +18,8 @@ def main() -> None:
 
 
 def refusal(error: BaseException) -> str:
-    """Return one sentence with the reason why the lock cannot be driven, and with the line of the
-    error.
+    """Return one sentence that says why the lock cannot be driven. Unless `error` is a UsageError,
+    the sentence also names the file and the line of the error.
     """
     if isinstance(error, UsageError):
         return str(error)

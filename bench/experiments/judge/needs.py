@@ -126,8 +126,8 @@ def lacks_of(
     observed: Collection[Observed] = (),
 ) -> frozenset[Need]:
     """Return the needs that a lock does not meet. `observed` holds the needs that the lock did not
-    meet when the judge used the lock. The other arguments describe the lock. The function derives
-    further unmet needs from this description.
+    meet when the judge used the lock. The other arguments describe the lock. The function uses
+    these arguments to find further needs that the lock does not meet.
     """
     facts: Mapping[Need, bool] = {
         "one holder": capacity == 1,

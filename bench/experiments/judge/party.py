@@ -3,9 +3,9 @@ line at any later time.
 
 Each client runs in its own process. A wait for an answer lasts at most `PATIENCE_S`, unless the
 caller specifies another time. The stage records each grant of the client as an operation. A load
-records its grants in the same way. A lease ends at the time that the library stated at the grant.
-If the library stated no time, the lease ends one TTL after its acquire began. The record of a step
-shows the call in the form in which a user of the library would write the call (libraries.py).
+also records each of its grants as an operation. A lease ends at the time that the library stated at
+the grant. If the library stated no time, the lease ends one TTL after its acquire began. The record
+of a step shows the library call as code that a user of the library would write (libraries.py).
 """
 
 import os
@@ -78,7 +78,7 @@ class Said(msgspec.Struct, frozen=True):
 
 class HangsError(Exception):
     """A client did not answer in time. `is_waiting(parties)` returns whether the client may be
-    waiting for a lock. One of `parties` must have had this lock when the client asked for the lock.
+    waiting for a lock that one of `parties` had when the client asked for the lock.
     """
 
     def __init__(
@@ -188,9 +188,9 @@ class Party(Child):
 
     def _waits(self, parties: Sequence["Party"]) -> bool:
         """Return whether the client may be waiting for a lock that one of `parties` holds. The
-        current step must not be a release, and one of `parties` must have held a lock when the step
-        began. In the step `fork`, a child of the client asks for the lock. So the client itself may
-        be the holder in this step.
+        result is False if the current step is a release, or if none of `parties` held a lock when
+        the step began. In the step `fork`, a child of the client asks for the lock. The child may
+        then wait for a lock that the client itself holds.
         """
         return self._step != "release" and any(
             lease.granted_ns and not lease.release_sent_ns and one.until_ns > self._asked_ns
@@ -263,8 +263,8 @@ class Party(Child):
     def signal(self, number: signal.Signals) -> None:
         """Send a signal to the client and to all processes that it has started. All these processes
         need the signal, because a user's command may be only a wrapper. In this case, a process
-        that the command started uses the lock. Such a process may have a process group of its own,
-        as below `timeout`.
+        that the command started uses the lock. For example, the program `timeout` runs the command
+        in a separate process group.
         """
         if self.ended:
             return

@@ -1,8 +1,8 @@
 """Plays rows, for one lock or for many locks. Each play gives a verdict word and a course of
 events.
 
-A row is played until enough plays have a result. `Plays` says how many plays are enough. If Ctrl-C
-interrupts a row, the play raises CutError and the row is dropped.
+A row is played until enough plays have a result. The class `Plays` defines how many plays are
+enough. If Ctrl-C interrupts a row, the play raises CutError and the row is dropped.
 """
 
 import os

@@ -5,9 +5,9 @@ adds proxies and faults.
 The lock chooses its TTL, and the judge waits until this TTL has passed. The lock's keys are the
 keys that appear with a lease and are gone after its release. The judge cannot see when a waiting
 acquire sends its SET. So a lease ends one TTL after the acquire began. If the grant is later than
-this end, the lease ends at the grant. Such a lease has practically no length and never counts as a
-fault. If a row cuts a client's network, a proxy connects this client to the servers. The proxy then
-stops forwarding data.
+this end, the lease ends immediately after the grant. A lease that ends immediately after its grant
+never counts as a fault. If a row cuts a client's network, a proxy connects this client to the
+servers. The proxy then stops forwarding data.
 """
 
 import os
@@ -369,8 +369,8 @@ class JudgeStage(Stage):
     # each owner. Then the next lease has another key, and the first key says nothing about it.
     def _lock_keys(self, index: int) -> list[bytes]:
         """Return the names of the lock's keys on one server. For a semaphore, the result also
-        contains the keys that exist now. However, the result omits a key if keys of this kind stay
-        after a release.
+        contains the keys that exist now. However, some keys of a lock remain after a release. The
+        result omits all keys that differ from such a key only in a unique part of the name.
         """
         names = set(self.lock_keys[index])
         if self.capacity > 1:

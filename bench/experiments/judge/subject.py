@@ -7,16 +7,15 @@
 
 lockbench calls the function with the URLs of the servers, as `lock(urls)`. The function returns the
 lock. The lock is either a callable that turns a name into a context manager, or an object with
-`acquire(name)` and `release(name)`. If `acquire` returns a token, the lock may instead have
-`release(token)` or `release(name, token)`. A function `lock(name, urls)` may also return the
+`acquire(name)` and `release(name)`. If `acquire` returns a token, `release` may take the token
+instead of the name, or the name and the token. A function `lock(name, urls)` may also return the
 context manager itself. All of these calls may be asynchronous. With `--shared`, the function
 returns an object with `read(name)` and `write(name)`. A command then reads the words `read` and
 `write` instead of `acquire`. If the function returns any other object, lockbench refuses it with
 one sentence.
 
-The user's file runs in a separate process, never in lockbench's own process. In the separate
-process, this module inspects the lock. In lockbench's own process, this module only reads the
-argument.
+The user's file runs in a separate process, never in lockbench's own process. This module inspects
+the lock in the separate process. lockbench's own process only reads the command-line argument.
 """
 
 import importlib
@@ -153,9 +152,9 @@ def lock_of(order: ClientOrder) -> tuple[str, Connect]:
 
 
 def _side_of(function: Callable[..., object], order: ClientOrder) -> tuple[str, Connect]:
-    """Do the same as `lock_of`, but for one side of a shared lock. `order.side` says whether this
-    is the readers' side or the writer's side. `function` makes an object that has both sides.
-    Raises UsageError.
+    """Return the same two results as `lock_of`, but for one side of a shared lock. `order.side`
+    says whether this is the readers' side or the writer's side. `function` returns an object that
+    has both sides. Raises UsageError.
     """
     if inspect.iscoroutinefunction(function):
         raise UsageError(
@@ -222,7 +221,8 @@ def _module(place: str) -> ModuleType:
 
 
 def _parameters(function: Callable[..., object], text: str) -> Sequence[str]:
-    """Return the names of the one or two arguments that the function needs. Raises UsageError."""
+    """Return the names of the arguments that the function needs. Raises UsageError unless the
+    function needs only the URLs, or the arguments `name` and `urls`."""
     needed = _needed(function)
     if needed in (["urls"], ["name", "urls"]) or (len(needed) == 1 and needed != ["name"]):
         return needed
@@ -321,8 +321,9 @@ def _is_granted(got: object, text: str) -> bool:
 
     In many locks, acquire returns nothing and raises an exception for a refusal. In other locks,
     acquire returns True or None, as SET NX does in redis-py. Each client first acquires a free lock
-    and releases it. The results of these first calls show which kind of lock it is. A refusal does
-    not show the kind, because acquire may also return None for a grant and False for a refusal.
+    and releases it. The result of this first acquire shows whether acquire returns something at a
+    grant. A later refusal could not show this, because some locks return None for a grant and False
+    for a refusal.
     """
     if got is None:
         return text not in ANSWERING

@@ -58,8 +58,8 @@ def safety(
     """Test each recipe with the faults that are known to break it, and say which recipes hold.
 
     Simulated schedules come first, and the claims about Redlock follow. Exit code 5 means that a
-    recipe or a claim that must be safe was violated. Exit code 4 means that a result differs from
-    the expectation, for example because a known flaw did not appear.
+    recipe was not safe although it must be safe, or that a claim was violated. Exit code 4 means
+    that a result differs from the expectation, for example because a known flaw did not appear.
     """
     from bench.experiments.safety_matrix.experiment import choose_cases, run_safety
     from bench.experiments.safety_matrix.result import SafetyPlan

@@ -64,7 +64,7 @@ class PlannedRow:
     """A row of the plan.
 
     `look` is the function that tests the row. If lockbench knows the finding without a test, `look`
-    is this finding.
+    is the finding itself.
     """
 
     part: MatrixPart

@@ -29,7 +29,7 @@ FLAW = "the flaw"
 
 def judge_rows(rows: Sequence[SafetyRow], planned: int | None = None) -> Verdict:
     """Return the verdict on `rows`. `planned` is the number of requested rows. If `planned` is
-    None, no requested row is missing in `rows`.
+    None, `rows` contains all requested rows.
     """
     planned = len(rows) if planned is None else planned
     here = sum(row.verdict != ELSEWHERE for row in rows)

@@ -78,8 +78,8 @@ def confirmed(
 
 
 def connect(urls: Sequence[str], **settings: Any) -> Redlock:
-    """Return a new client of lockcore. Unless `settings` has another value for `rejoin`, the client
-    trusts restarted servers at once.
+    """Return a new client of lockcore. The client trusts restarted servers at once, unless
+    `settings` contains a different value for `rejoin`.
     """
     options = {"key_prefix": PREFIX, "rejoin": "trust", **settings}
     # This "shell" is a way of waiting, not a command shell.
@@ -89,7 +89,7 @@ def connect(urls: Sequence[str], **settings: Any) -> Redlock:
 def double_grant(first: Lease, second: Lease | Denied) -> bool:
     """Return whether `second` was granted while `first` was valid.
 
-    Call this only if the holder of `first` did not release its lease before the grant.
+    Call this function only if `first` was not released before the grant of `second`.
     """
     return isinstance(second, Lease) and second.granted_ns < first.valid_until_ns
 
@@ -140,7 +140,8 @@ def drift(rates: tuple[float, float], setup: RowSetup) -> Finding:
 
     The rates in WITHIN differ from a correct rate by half of the drift factor. With these clocks,
     no lease may overlap the next lease. The rates in BEYOND differ from a correct rate by ten times
-    the drift factor. With the fast clock of BEYOND, a lease must overlap the next lease.
+    the drift factor. With the faster clock in BEYOND, a lease must overlap the next lease. With the
+    slower clock in BEYOND, no lease may overlap the next lease.
     """
     ttl_ms = 1000 if setup.quick else 2000
     try:
@@ -172,11 +173,10 @@ def asked_in_time(rate: float, ttl_ms: int, lived_ms: float) -> bool:
 
 
 def _overlap_ms(rate: float, ttl_ms: int, setup: RowSetup) -> tuple[float, float]:
-    """Return two times in ms. The first time says how long a lease overlaps the next lease. The
-    second time is the lifetime of the first lease's key.
+    """Return the longest overlap of two consecutive leases (ms), and the shortest lifetime (ms) of
+    the first lease's key.
 
-    The function makes up to TIMES tries. The function returns the longest overlap and the shortest
-    lifetime in these tries.
+    The function makes up to TIMES tries, and each try uses another resource.
     """
     targets = tuple(f"instance:{index}" for index in range(INSTANCES))
     orders = read_faults([Fault("clock-rate", 0, None, targets, "fixed", {"rate": rate})])

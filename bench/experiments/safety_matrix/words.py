@@ -130,8 +130,8 @@ def figures(result: SafetyResult) -> list[Figure]:
     number of steps in the smallest schedule that breaks the recipe. A violated claim counts as one
     step.
 
-    All recipes that must be safe and were not broken share one row. All claims that were confirmed
-    share another row.
+    All recipes that must be safe and were not broken share one row. All confirmed claims share one
+    row, too.
     """
     looked_at = [row for row in result.rows if row.verdict in ROW_WORDS]
     if not looked_at:

@@ -67,8 +67,8 @@ class Contender:
     def attempts(self, trial: Trial) -> list[Attempt]:
         """Make the attempts of one trial, and return them.
 
-        The attempts end when a contender has won, when the policy allows no more attempts, or when
-        the time PATIENCE_MS is over.
+        The attempts end when a contender has won, when the policy allows no more attempts, or after
+        PATIENCE_MS.
         """
         contest = trial.contest
         acquire = self._acquire[contest.order]

@@ -140,8 +140,8 @@ class Driver(ExitStack):
         self._servers = [self.enter_context(client) for client in clients]
 
     def rounds(self, contenders: int, rounds: int, rng: Random) -> Endings:
-        """Play `rounds` rounds, and return the number of rounds with each ending. Raises
-        EnvironmentNotReadyError.
+        """Play `rounds` rounds. Return how many of these rounds had a winner, and how many had no
+        winner. Raises EnvironmentNotReadyError.
         """
         quorum = quorum_of(len(self._servers))
         won = 0

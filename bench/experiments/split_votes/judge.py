@@ -1,10 +1,10 @@
-"""Judges split votes. It finds the rounds in the attempts of a trial, computes rows with intervals,
-and returns the verdict. The functions are pure.
+"""Judges split votes. This module finds the rounds in the attempts of a trial, computes rows with
+intervals, and returns the verdict. The functions are pure.
 
 A contention round is a set of at least two overlapping attempts on a resource that has no valid
 holder. If an attempt overlaps any attempt of the set, this attempt belongs to the set, too. The
-first grant ends the round. An attempt that starts after the grant belongs to no round. A rate is a
-share of the contention rounds.
+first grant ends the round. An attempt that starts after the grant belongs to no round. Each rate is
+a number of contention rounds, divided by the number of all contention rounds.
 """
 
 from collections import Counter

@@ -67,8 +67,8 @@ def _headline(result: SplitVotesResult) -> str:
 
 
 def _fullest(result: SplitVotesResult) -> list[ContentionRow]:
-    """Take the rows with the largest number of contenders. Among these rows, return the rows with
-    the smallest spread. There is one such row for each order in which contenders ask the instances.
+    """Return the contention rows with the largest number of contenders and the smallest spread. The
+    result has one row per order. An order says in which sequence contenders ask the instances.
     """
     most = max((row.contenders for row in result.contention), default=0)
     rows = [row for row in result.contention if row.contenders == most]
@@ -76,9 +76,9 @@ def _fullest(result: SplitVotesResult) -> list[ContentionRow]:
 
 
 def _keys(result: SplitVotesResult) -> Iterator[KeyFigure]:
-    """Yield a key figure for each order in which contenders ask the instances. The key figure holds
-    the measured rate of split votes, and the rate that pure chance would give. Both rates apply to
-    the largest number of contenders.
+    """Yield one key figure per order. An order says in which sequence contenders ask the instances.
+    The key figure holds the measured rate of split votes, and the rate that pure chance would give.
+    Both rates apply to the largest number of contenders.
     """
     for row in _fullest(result):
         rate = row.nobody_won_rate

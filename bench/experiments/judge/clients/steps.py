@@ -200,8 +200,9 @@ def serve(
     refusal: Callable[[BaseException], str] | None = None,
 ) -> None:
     """Read an order on stdin, and connect the lock that `find` returns for this order. Then execute
-    the steps that arrive on stdin. If an exception interrupts this work, `refusal` returns the
-    answer to the order.
+    the steps that arrive on stdin. If this work raises an exception, `refusal` makes an answer from
+    the exception, and the process ends with exit code 2. The function raises a KeyboardInterrupt
+    again. If `refusal` is None, the function raises every exception again.
     """
     answer = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
