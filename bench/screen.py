@@ -1,12 +1,13 @@
-"""The screen: *sentences, tables, JSON and texts from other programs → harmless text*. The terminal
-can show every character of the harmless text, and the harmless text cannot control the terminal.
+"""The screen: *the sentences, tables and JSON of lockbench, or a text from another program →
+harmless text*. The terminal can show every character of the harmless text, and the harmless text
+cannot control the terminal.
 
 Rules
 - All text for people on stdout or stderr goes through this module.
 - If the screen cannot show a character, similar characters replace it (u for µ, >= for ≥). So no
   output causes an exception.
-- A control character appears as its escape. So a name or a text from a server cannot move the
-  cursor, change a colour or begin a line.
+- A control character is printed as an escape sequence that the user can read. So a name or a text
+  from a server cannot move the cursor, change a colour or begin a line.
 - No text is read as markup. Square brackets in a text appear on the screen unchanged.
 - JSON, Markdown and files are UTF-8 on every screen.
 """

@@ -1,9 +1,9 @@
-"""The registry of all locks under test, including those of plug-ins. It maps a name to the class of
-a recipe and to facts about the recipe.
+"""The registry of all locks under test, including the locks of plug-ins.
 
-The registry imports a recipe only when someone asks for its class or its facts. Another package
-offers its recipes in the entry point group `lockbench.recipes`. The name of the entry point is the
-name of the recipe. The value of the entry point is `module:Class`, and the class must implement
+For each name, the registry has the class of a recipe and facts about the recipe. The registry
+imports a recipe only when someone asks for its class or its facts. Another package offers its
+recipes in the entry point group `lockbench.recipes`. The name of the entry point is the name of the
+recipe. The value of the entry point is `module:Class`, and the class must implement
 `protocol.RecipeClass`. A package cannot replace lockbench's own recipes. Source: the entry points
 specification of packaging.
 """
@@ -82,7 +82,8 @@ class RecipeEntry:
         """The number of load processes that lockbench starts by default.
 
         A recipe of another package gets two processes, because lockbench's authors have not
-        reviewed it. With one process, a lock that works only inside one process would look safe.
+        reviewed it. If the load had only one process, a lock that works only inside one process
+        would look safe.
         """
         return 2 if self.package else 1
 
@@ -125,9 +126,11 @@ class RecipeEntry:
                 )
 
     def connect(self, targets: Sequence[str], settings: RecipeSettings) -> Recipe:
-        """Connect the recipe, as `RecipeClass.connect` describes. Raises UsageError for the same
-        reasons as `require`, with one exception. If the load has no readers, the method still
-        connects a recipe for readers and writers.
+        """Connect the recipe, as `RecipeClass.connect` describes.
+
+        This method does not check whether the load has readers. So it can connect a recipe for
+        readers and writers even if the load has no readers. Raises UsageError for every other
+        reason for which `require` raises UsageError.
         """
         self.require(len(targets), settings.pause, settings.capacity, shared=self.about.shares)
         recipe = self.recipe.connect(targets, settings)

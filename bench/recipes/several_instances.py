@@ -1,10 +1,9 @@
-"""Locks that use several instances, but do not ask for a quorum of votes. The first two recipes
-lock on one instance and copy the lock to the others. The other recipes lock on the master of a
-replicated fleet.
+"""Locks that use several instances, but do not ask for a quorum of votes.
 
-`multi-write` is flawed on purpose. Do not copy it. If a caller cannot reach redis-1, it locks on
-redis-2. At this moment, redis-1 may have granted the lock to another caller, and the copy may not
-have arrived at redis-2. Then both callers get the lock.
+The first two recipes lock on one instance and copy the lock to the others. The other recipes lock
+on the master of a replicated fleet. `multi-write` is flawed on purpose. Do not copy it. If a caller
+cannot reach redis-1, it locks on redis-2. Perhaps redis-1 has already granted the lock to another
+caller, but the copy has not arrived at redis-2. In this case, both callers get the lock.
 
 `multi-write-unique-index` adds a database table with a unique index on the resource. The table
 rejects a double grant, and the recipe counts the double grant. A new lease replaces the row of an
@@ -145,8 +144,8 @@ class MultiWriteUniqueIndex(MultiWrite):
         )
 
     def attempt(self, resource: str, ttl_ms: int) -> Lease | Refusal:
-        """Lock like multi-write, and then insert a row for the lease into the table. If the table
-        rejects the row, multi-write has granted the lock twice."""
+        """Acquire the lock with the algorithm of multi-write, and then insert a row for the lease
+        into the table. If the table rejects the row, multi-write has granted the lock twice."""
         result = super().attempt(resource, ttl_ms)
         if not isinstance(result, Lease):
             return result
@@ -167,9 +166,11 @@ class MultiWriteUniqueIndex(MultiWrite):
             return self._database.execute(_INSERT, row).rowcount == 1
 
     def give_back(self, lease: Lease) -> Outcome:
-        """Delete the row of the lease, and then its keys. In the opposite order, the next holder
-        could get the keys while the old row is still in the table. Then the table would reject the
-        next holder's row."""
+        """Delete the row of the lease, and then delete the keys of the lease.
+
+        If the keys were deleted first, the next holder could get the keys while the old row is
+        still in the table. The table would then reject the row of the next holder.
+        """
         with self._turn:
             self._database.execute("DELETE FROM lease WHERE token = ?", (lease.owner_token,))
         return super().give_back(lease)
@@ -280,9 +281,9 @@ class ReplicaFailover(PlainRecipe):
     def _find_master(self) -> None:
         """Find the master, and send later commands to it.
 
-        The search begins with the instance after the present instance. The recipe uses the first
-        instance that reports the role `master`. If no instance reports this role, the recipe keeps
-        the present instance.
+        The search starts at the next instance in the list and ends at the instance that the recipe
+        uses now. The recipe uses the first instance that reports the role `master`. If no instance
+        reports the role `master`, the recipe does not change its instance.
         """
         present = self.server.index
         for server in (*self.servers[present + 1 :], *self.servers[: present + 1]):

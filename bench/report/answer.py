@@ -1,5 +1,7 @@
-"""How lockbench reads, judges and shows stored results. The result is converted to its type, and
-then to a sheet, to test cases or to a page.
+"""How lockbench reads, judges and shows stored results.
+
+First, a stored result is converted to an object of its type. Then this object is converted to a
+sheet, to test cases or to a page.
 
 Rules
 - The field `kind` of a result shows which question made the result. Each question has an `Answer`,
@@ -56,10 +58,10 @@ class Answer(Generic[Stored]):
     `earned` judges a stored result again. `sheet` returns the sheet of a result. The second
     argument of `sheet` is the place of the stored result, or "" if the result is not stored.
     `suite` returns the JUnit cases. `figures` returns the pictures. `evidence` returns tables that
-    describe events step by step. `beside` adds findings from other results in a folder.
-    `whole_page` returns the page of a result. If `whole_page` is None, the page is made from the
-    sheet, the pictures and the evidence. `contradictions` yields a sentence for each contradiction
-    between the sections.
+    describe events step by step. `beside` adds findings to a result. These findings come from the
+    other results in a folder. `whole_page` returns the page of a result. If `whole_page` is None,
+    the page is made from the sheet, the pictures and the evidence. `contradictions` yields a
+    sentence for each contradiction between the sections.
     """
 
     kind: str
@@ -119,8 +121,9 @@ class Answer(Generic[Stored]):
     def newest(self, folder: Path) -> Stored | None:
         """Return the newest result of this kind in the folders directly below `folder`, or None.
 
-        The newest result is the result whose command started last. Raises UsageError if the newest
-        result is refused, because users would not expect an older result.
+        The newest result is the result whose command started last. Raises UsageError if lockbench
+        refuses the newest result. The method never returns an older result in its place, because
+        users would not expect this.
         """
         candidates: list[tuple[str, Path]] = []
         for path in folder.glob(f"*/{RESULT_NAME}"):
@@ -134,9 +137,9 @@ class Answer(Generic[Stored]):
     def cases(self, result: Stored) -> Suite:
         """Return `result` as JUnit cases.
 
-        If the status of the verdict differs from `pass`, the status of at least one case also
-        differs from `pass`. If necessary, the function adds a case for the verdict. For example,
-        every row may have passed, but the verdict requires more rows.
+        If the status of the verdict is not `pass`, at least one case does not have the status
+        `pass`. If all cases of the suite have passed, this method adds a case for the verdict. For
+        example, every row may have passed, but the verdict requires more rows.
         """
         suite = self.suite(result)
         verdict = result.verdict

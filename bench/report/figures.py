@@ -1,10 +1,10 @@
-"""Converts numbers to short texts for human readers. The texts are for table heads, for table
-cells, and for parts of a line.
+"""Converts numbers to short texts for human readers.
 
-Only this module converts values to the units of the output. A missing value is printed as an en
-dash, never as a zero. In a table, the unit is in the head of the column. In all other places, the
-unit follows the number. Source: golang/perf, which also stores numbers in base units and converts
-them only for the output.
+The short texts are used as the heads and cells of tables, and as parts of a line. Only this module
+converts values to the units of the output. A missing value is printed as an en dash, never as a
+zero. In a table, the unit is in the head of the column. In all other places, the unit follows the
+number. Source: golang/perf, which also stores numbers in base units and converts them only for the
+output.
 """
 
 import textwrap
@@ -30,7 +30,7 @@ def count(value: float | None) -> str:
 
 
 def decimals(value: float | None, digits: int = 2) -> str:
-    """Return a number as text, with this many digits after the point."""
+    """Return a number as text, with `digits` digits after the point."""
     return MISSING if value is None else f"{value:,.{digits}f}"
 
 
@@ -116,8 +116,10 @@ def head_of(field: Field) -> str:
 
 
 def cell_of(field: Field, section: object) -> str:
-    """Return the value of a field of `section` as text for a table cell. The text is in the unit
-    that the head of the column shows."""
+    """Return the value of a field of `section` as text for a table cell.
+
+    The head of the column shows the unit of the value.
+    """
     value = field.of(section)
     if value is None:
         return MISSING
@@ -150,10 +152,10 @@ def interval(value: Interval) -> str:
 
 
 def in_words(section: Section) -> Iterator[str]:
-    """Yield a text for each field that a line shows, such as `CPU 61 %`.
+    """Yield the texts of a line about `section`. For example, `CPU 61 %` is the text of one field.
 
-    Fields of the same inner section share one text, such as `reply p50 0.11 ms p99 0.90 ms`. Fields
-    that are unknown or 0 get no text.
+    All fields of one inner section are joined in one text, such as `reply p50 0.11 ms p99 0.90 ms`.
+    If a field is unknown or 0, no text shows the field.
     """
     fields = fields_in(type(section), "line")
     for _, together in groupby(fields, lambda field: field.path[:-1] or field.path):

@@ -34,8 +34,8 @@ class Suite:
     """All cases of one command.
 
     `started_at`: the start in UTC, as ISO 8601. `properties`: further facts. `name`: the name of
-    the scenario or run, or "". `mark`: a text that is added to the name of each case. With this
-    text, cases of different runs have different names.
+    the scenario or run, or "". `mark`: a text that is added to the name of each case. Because of
+    this text, the cases of different runs have different names.
     """
 
     command: str

@@ -1,5 +1,5 @@
-"""The sheet, which is a result in words: *verdict, tables, labelled sentences → a terminal or
-Markdown*.
+"""The sheet describes a result in sentences and tables: *verdict, tables, labelled sentences → a
+terminal or Markdown*.
 
 Rules: the verdict comes first. No text in a cell can damage the layout of the table. Information is
 never shown by a colour alone. This module computes no figures. Source: rich; GitHub's Markdown
@@ -39,8 +39,8 @@ NOT_MEASURED = "What was not measured"
 class Sentence(NamedTuple):
     """A labelled sentence.
 
-    `style`: GOOD, DOUBTFUL or BAD, or "" for the usual style of the label. `group`: TO_DO or
-    NOT_MEASURED. For a note, `group` is "".
+    `style`: the style GOOD, DOUBTFUL or BAD. If `style` is "", the label decides the style.
+    `group`: the group TO_DO or NOT_MEASURED. If `group` is "", the sentence is a note.
     """
 
     label: str
@@ -79,11 +79,12 @@ class KeyFigure(NamedTuple):
 class Part:
     """One table.
 
-    `name`, `about`: the subject of the table. `head`: the heads of the columns. Newlines separate
-    the lines of a head. `left`: the indices of the left-aligned columns. These columns hold words.
-    `aside`: a column that only a wide terminal shows. `below`: a terminal shows this column on a
-    separate line under each row. `styles`: a mapping from the text of a cell to the style of the
-    cell. `terms`: uncommon words of the table, each with its meaning.
+    `name`: the name of the table. `about`: a text about the table. `head`: the heads of the
+    columns. Newlines separate the lines of a head. `left`: the indices of the left-aligned columns.
+    These columns hold words. `aside`: a column that only a wide terminal shows. `below`: the index
+    of a column that a terminal prints on a separate line under each row. `styles`: a mapping from
+    the text of a cell to the style of the cell. `terms`: uncommon words of the table, each with its
+    meaning.
     """
 
     name: str
@@ -123,7 +124,7 @@ def table_of(
     words: Collection[str] = (),
     terms: Mapping[str, str] | None = None,
 ) -> Part:
-    """Return the table of `rows`, which are sections of one `kind`.
+    """Return a table that shows each section in `rows` as a row. All sections have the type `kind`.
 
     `columns`: the columns (empty: all fields that tables show). `words`: the heads of the columns
     whose functions return words instead of figures.
@@ -145,8 +146,11 @@ def table_of(
 
 
 def _column(field: Field) -> tuple[str, Callable[[Row], str], bool]:
-    """Return the head of a field's column, a function, and a bool. The function returns the text of
-    the column for a row. The bool is True if these texts are words."""
+    """Return three facts about the column of a field: its head, a function, and a bool.
+
+    The function returns the text of a row's cell in this column. The bool is True if the column has
+    words instead of figures.
+    """
     return head_of(field), partial(cell_of, field), field.unit == "text"
 
 
@@ -184,8 +188,9 @@ class Sheet:
     def style_of(self, line: Sentence) -> str:
         """Return the style of one line of the sheet.
 
-        A line may define a style. If a line defines no style, a reason for the verdict gets the
-        style of the verdict, and a warning gets the style DOUBTFUL.
+        If a line has its own style, return this style. If a line has no style, the style depends on
+        the label of the line. A reason for the verdict has the style of the verdict. A warning has
+        the style DOUBTFUL.
         """
         return line.style or {"because": self.style, "warning": DOUBTFUL}.get(line.label, "")
 
@@ -233,7 +238,8 @@ def sheet_of(
 def made(result: Document, shared: str = "") -> tuple[str, ...]:
     """Return the conditions of an experiment, which are its cores, its seed and its duration.
 
-    `shared`: a text after the number of cores, which names the programs that share these cores.
+    `shared`: a text about the programs that share the cores. The text is printed after the number
+    of cores.
     """
     return (
         f"{result.environment.cores_text}{shared}",
@@ -371,7 +377,10 @@ def _table(part: Part, shown: Sequence[int], gap: int) -> Table:
 
 
 def _two_lines(part: Part, below: int) -> Iterator[RenderableType]:
-    """Yield each row. The column `below` follows on a separate line."""
+    """Yield one line for the head and two lines for each row.
+
+    The second line of a row has the cell of the column `below`.
+    """
     lines = [
         [cell for column, cell in enumerate(row) if column != below]
         for row in (part.head, *part.rows)

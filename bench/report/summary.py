@@ -1,5 +1,5 @@
-"""The text that `lockbench run` prints: *its result → one sheet with a headline, a latency table
-and lines of text*.
+"""The text that `lockbench run` prints: *the result of a run → one sheet with a headline, a latency
+table and lines of text*.
 
 Rules: the verdict comes first. If the result lacks a section, the sheet lacks the line about this
 section. If a run has five instances and no trouble, its sheet fits on a screen of 80×24. If any

@@ -1,5 +1,5 @@
-"""The process that judges a run of plain `locust`: *a plan, then the time at which the load ended →
-the result*.
+"""The process that judges a run of plain `locust`: *the plan of a run, the time at which its load
+ended → the result*.
 
 Rules: Locust decides how long a run lasts. At the end of the run, Locust sends a message with the
 end time. The run is judged like every other run. If Locust ends without a message, there is no

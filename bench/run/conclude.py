@@ -2,7 +2,7 @@
 
 Rules
 - If a number is doubtful, `warnings` says so. A missing number is None, and a warning says why.
-- Leaked keys are counted, then unlinked by name.
+- lockbench first counts the leaked keys and then unlinks them by name.
 - `bench.gates.run_verdict` makes the verdict from the finished sections. So the same verdict can be
   computed again from the stored result.
 """
@@ -75,8 +75,8 @@ SHOWS_A_FLAW = "exists only to show a flaw"
 class RunEvidence:
     """The data from which lockbench makes the result of a run.
 
-    `counters`, `server_cpu_s`: the two results of the function `counted`. `keys_before`: how many
-    keys each of our servers had before the run. `seen_live`: the violations that were observed
+    `counters` and `server_cpu_s` are the two results of the function `counted`. `keys_before`: how
+    many keys each of our servers had before the run. `seen_live`: the violations that were observed
     during the run, by kind.
     """
 
@@ -246,9 +246,12 @@ def _judge(
     clocks: Clocks,
     counts: FarCounts,
 ) -> tuple[Sections, set[int], Counter[int]]:
-    """Judge the history part by part. Return the sections, the requested resources and the leases
-    of each worker. If an error stops the judge, the report has the violations before the error.
-    The figures of the run are then invalid, and the verdict is never SAFE."""
+    """Judge the history part by part.
+
+    Return the sections, the requested resources and the leases of each worker. If an error stops
+    the judge, the report has only the violations that the judge counted before the error. After
+    such an error, the figures of the run are invalid, and the verdict is never SAFE.
+    """
     scenario = context.scenario
     window = Window(*context.window_ns)
     gaps = read_gaps(workdir, clocks)
@@ -302,7 +305,7 @@ def _judge(
 
 
 def _with_paused(values: Measured, paused: Mapping[str, Histogram], failure: str) -> Measured:
-    """Return `values` with the histograms of planned pauses.
+    """Return a copy of `values`, to which the histograms of the planned pauses are added.
 
     `failure`: the reason why the record could not be read to its end, or "". If there is a failure,
     the generator is INVALID.

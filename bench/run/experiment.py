@@ -128,8 +128,10 @@ class Experiment(Interrupts):
             raise KeyboardInterrupt
 
     def header(self, *, seed: int | None, interrupted: bool) -> Header:
-        """Return the first fields of the result. The duration in these fields is the time from the
-        start of the experiment to this call."""
+        """Return the first fields of the result.
+
+        The field `duration_s` is the time (s) from the start of the experiment to this call.
+        """
         return {
             "id": self._order.run_id,
             "command": tuple(self._order.command),

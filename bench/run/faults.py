@@ -5,10 +5,9 @@ Rules
 - Each fault has its own thread, so no fault waits for another fault.
 - `stop` undoes every fault that has begun. The end of the `with` block also undoes every fault. No
   fault lasts longer than the measured window.
-- If a fault does not take place, the run differs from the run that the user ordered. If a fault is
-  impossible from the start, lockbench refuses the run. If a fault fails later, `absences` reports
-  the failure. With `--allow-skipped`, lockbench only gives a warning for an impossible or failed
-  fault.
+- A run without one of its faults is not the run that the user ordered. So if a fault is impossible
+  from the start, lockbench refuses the run. If a fault fails later, `absences` reports the failure.
+  With `--allow-skipped`, lockbench only gives a warning for an impossible or failed fault.
 """
 
 import threading
@@ -72,10 +71,10 @@ class FaultTimeline:
     ) -> None:
         """Create the timeline and check that every fault can be injected in this run.
 
-        `window`: a function that returns the measured window (ns), which may be in the future. The
-        function returns None until every worker has spawned its users. `allow_skipped`: true if
-        faults may be skipped. Raises UsageError or EnvironmentNotReadyError if a fault is
-        impossible and may not be skipped.
+        `window`: a function that returns the start and the end of the measured window (ns). These
+        times may be in the future. The function returns None until every worker has spawned its
+        users. `allow_skipped`: true if faults may be skipped. Raises UsageError or
+        EnvironmentNotReadyError if a fault is impossible and may not be skipped.
         """
         self._window = window
         self._allow_skipped = allow_skipped
@@ -155,9 +154,9 @@ class FaultTimeline:
         )
 
     def killed_workers(self) -> dict[int, int]:
-        """Return the pid of each load worker that a fault killed, by the worker's index.
+        """Return a mapping from worker indices to pids.
 
-        These deaths are planned.
+        The mapping has each load worker that a fault killed. These deaths are planned.
         """
         return {
             fault.order.index: fault.detail["pid"]
@@ -174,11 +173,11 @@ class FaultTimeline:
         return [f"{order.kind} {order.target}" for order in there]
 
     def shown(self) -> list[tuple[str, str, bool]]:
-        """Return three facts about each fault. The facts are the kind of the fault, its target, and
-        a bool.
+        """Return three facts about each fault.
 
-        The bool is true if the fault was in force at any time since the last call. So a fault that
-        began and ended between two calls is also visible.
+        The facts are the kind of the fault, its target, and a bool. The bool is true if the fault
+        was in force at any time since the last call. Because of this rule, a fault that began and
+        ended between two calls is also visible.
         """
         since_ns = self._shown_ns
         self._shown_ns = time.monotonic_ns()

@@ -1,12 +1,13 @@
-"""The module that follows the load until its last worker ends: *a running Locust → the measured
-window, and the reasons for an early end*.
+"""This module follows the load of a run until the last worker has ended: *a running Locust → the
+measured window, the reasons for an early end*.
 
 Rules
 - Three events end the run early: a worker dies or leaves, Locust never starts, or the user presses
-  Ctrl-C. The measured window then ends at that time. If a worker dies after the load has begun to
-  end, the run continues and the result reports the death.
-- If the window is shorter than the order requires, the run counts as interrupted. A run with the
-  required window is complete only if every worker has reported an end after the window.
+  Ctrl-C. In each case, the measured window ends at the time of the event. If a worker dies after
+  the load has begun to end, the run continues and the result reports the death.
+- If the measured window is shorter than the requested duration, the run counts as interrupted. If
+  the window has the requested duration, the run is complete only if every worker has reported an
+  end after the window.
 """
 
 import time
@@ -37,10 +38,11 @@ class Course:
 
     `window`: the measured window, or None if the run did not reach its measured time. `killed`:
     true if Locust had to be killed. `deaths`: sentences about workers that ended early.
-    `casualties`: sentences about workers that a planned fault killed. `clock`: pairs of numbers
-    (ns). Each pair has a monotonic time, and the difference (wall clock − monotonic clock) at this
-    time. `used_ns`: a pair of numbers for each sample that was taken while callers ran. The pair
-    has the time of the sample and the CPU time that this process had used until the sample.
+    `casualties`: sentences about workers that a planned fault killed. `clock`: the samples of the
+    clocks. Each sample is a pair of numbers (ns): a monotonic time, and the difference (wall clock
+    − monotonic clock) at this time. `used_ns`: the samples of the CPU time while callers ran. Each
+    sample is a pair of numbers (ns): the time of the sample, and the CPU time that this process had
+    used by this time.
     """
 
     window: Window | None = None
@@ -151,11 +153,11 @@ def _unmeasured(course: Course, follower: Follower, load: Load) -> BenchError:
 
 
 def _note_window(course: Course, follower: Follower, ended_ns: int, *, user: bool) -> None:
-    """Store the measured window. Also store whether the run was interrupted. A run was interrupted
-    if the user stopped it or if the window is too short.
+    """Store the measured window.
 
-    If the window is too short and no other reason is known, store the early end of the load as the
-    reason.
+    Also store whether the run was interrupted. A run was interrupted if the user stopped it or if
+    the window is too short. If the window is too short and neither the user nor the death of a
+    worker is the cause, store a sentence about the early end of the load.
     """
     planned = follower.window_ns
     window = follower.window_before(ended_ns)

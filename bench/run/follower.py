@@ -31,7 +31,7 @@ from lockcore.clock import NS_PER_MS, NS_PER_S
 class RunProgress:
     """The progress of a run at one moment.
 
-    A percentile is None if fewer than ten samples are beyond it.
+    A percentile is None if fewer than ten samples are larger than the percentile.
     """
 
     # one of: starting, warm-up, measuring, draining
@@ -58,7 +58,8 @@ class RunProgress:
 class Follower:
     """A follower that reads a run's folder again and again.
 
-    `live.verdict` is the oracle's verdict at the last reading. Any thread may read it.
+    `live.verdict` is the verdict of the oracle when the follower last read the folder. Any thread
+    may read `live.verdict`.
     """
 
     def __init__(
@@ -177,8 +178,10 @@ class Follower:
 
 
 def _told_per_s(notes: Sequence[workers.WorkerNote]) -> float:
-    """Return the mean leases per second since the users started, as the notes of the workers report
-    them."""
+    """Return the mean number of leases per second since the users started.
+
+    The notes of the workers report the numbers for this calculation.
+    """
     rates = []
     for note in notes:
         attempts, failed = note.locust.get("acquire", (0, 0))

@@ -65,9 +65,9 @@ class Interrupts:
     ) -> None:
         """Restore the former signal handlers.
 
-        Raises KeyboardInterrupt if Python dropped the exception of a signal and this exception has
-        not been raised again yet. If this block is inside another Interrupts block, this method
-        passes the signal to the outer block.
+        If Python dropped the exception of a signal, this method raises KeyboardInterrupt. If the
+        dropped exception has already been raised again, this method does not raise it. If this
+        block is inside another Interrupts block, this method passes the signal to the outer block.
         """
         if not self._before:
             return
@@ -107,11 +107,11 @@ class Interrupts:
 
 @contextlib.contextmanager
 def until_shown() -> Iterator[None]:
-    """Return a context for a `with` block that shows all measurements before a signal ends the
-    block.
+    """Return a context for a `with` block that shows measurements.
 
-    The first signal raises KeyboardInterrupt at the end of the block. The second signal raises
-    KeyboardInterrupt at once.
+    The block shows all its measurements even if a signal comes during the block. The first signal
+    raises KeyboardInterrupt at the end of the block. The second signal raises KeyboardInterrupt at
+    once.
     """
     with Interrupts() as interrupts:
         interrupts.raising = False

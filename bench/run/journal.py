@@ -87,12 +87,15 @@ class Journal(Generic[Piece]):
     pieces: list[Piece] = field(default_factory=list)
 
     def add(self, piece: Piece) -> None:
-        """Keep `piece`. Raises EnvironmentNotReadyError if it cannot be written."""
+        """Keep `piece`. Raises EnvironmentNotReadyError if `piece` cannot be written."""
         self.write(builtins_of(piece))
         self.pieces.append(piece)
 
     def write(self, line: object) -> None:
-        """Write one line at once. Raises EnvironmentNotReadyError if it cannot be written."""
+        """Write one line without delay.
+
+        Raises EnvironmentNotReadyError if the line cannot be written.
+        """
         left = json.dumps(line).encode() + b"\n"
         with writing(self.path, CURE):
             while left:

@@ -1,5 +1,6 @@
 """The record of a run, which is kept beside its result: *the folder and the context of a run → a
-folder `history` → the judged record*.
+folder named `history`*. A second conversion judges this folder: *a folder named `history` → the
+judged record*.
 
 Rules
 - Every file of the record is copied. A manifest holds the length and the CRC-32 of each file, so
@@ -7,9 +8,9 @@ Rules
   changed, the figures do not count, and safety is UNKNOWN unless the unchanged files show a
   violation.
 - `context.json` holds further facts for the judge. The facts are the scenario without secrets, the
-  window, workers that ended early, faults, and the number of commands that the servers counted.
-  These files are sufficient for the judge of a kept record, and this judge does not read the
-  result.
+  measured window, the workers that ended early, the faults, and the number of commands that the
+  servers counted. A kept record can be judged without its result, because the judge reads only the
+  files of the record.
 - docs/record.md describes the form of the files.
 """
 
@@ -109,8 +110,11 @@ def judge_kept(result: Path) -> JudgedRecord:
 
 
 def torn_files(folder: Path, files: Mapping[str, tuple[int, int]]) -> dict[str, str]:
-    """Return the names of the files that have changed since they were kept, each with a text about
-    the change."""
+    """Return a mapping from file names to texts.
+
+    The mapping has each file that has changed since the record was kept, and the text describes the
+    change.
+    """
     torn = {}
     for name, (size, total) in files.items():
         path = folder / name

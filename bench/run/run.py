@@ -1,9 +1,9 @@
-"""One run, from order to result: *a scenario → servers, Locust, history → a judged result on disk*.
+"""Carries out one run: *a scenario → servers, Locust, history → a judged result on disk*.
 
 Rules
 - While Locust runs, the run counts signals and raises no exception for them. After a signal, the
-  run stops the load. It then judges and writes the measurements, counts and unlinks leaked keys,
-  and removes its own files.
+  run stops the load. The run then judges the measurements and writes the result. The run also
+  counts and unlinks the leaked keys, and it removes its own files.
 - If nobody requests telemetry, the run does not import the exporter and contacts no collector.
 - If the check before the load shows that the collector cannot work, the run stops. If the collector
   fails later, the result has a warning.
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """The order for one run.
+    """The description of a run that somebody requests.
 
     `command`: the command line as the user typed it, without secrets. `folder`: the folder for the
     result, which can be created (None: the run only returns the result). `ring`: the processes that
@@ -116,8 +116,9 @@ def run_on(
 ) -> Done[RunResult]:
     """Run `order` on `servers` that are prepared for its faults. Several runs may share `servers`.
 
-    Without `show`, the run judges everything at its end. `series`: the Locust that the run shares
-    with other runs (None: the run has its own Locust). Raises the same errors as `run_scenario`.
+    If `show` is None, the run does not judge its records until its end. `series`: a Locust process
+    that several runs share (None: the run starts its own Locust process). Raises the same errors as
+    `run_scenario`.
     """
     if order.bind:
         require_free(*order.bind)
@@ -184,8 +185,11 @@ def _ended(
 
 
 def _begun(plan: Plan, environ: Mapping[str, str], series: LocustSeries | None) -> Load:
-    """Start the load of this run. If there is a `series`, its Locust runs the load. If there is no
-    series, a new Locust runs the load."""
+    """Start the load of this run.
+
+    If `series` is not None, the Locust process of `series` runs the load. If `series` is None, a
+    new Locust process runs the load.
+    """
     return series.begin(plan, environ) if series else LocustProcess(plan, environ)
 
 
@@ -226,7 +230,9 @@ def _faults(scenario: Scenario) -> tuple[FaultOrder, ...]:
 
 
 def _timeline(order: Order, fleet: Fleet | None, follower: Follower) -> FaultTimeline:
-    """Return the faults of a run, which act on its servers and on its running workers.
+    """Return the timeline with the faults of a run.
+
+    The faults act on the servers and on the running workers.
 
     Raises BenchError.
     """

@@ -1,5 +1,5 @@
-"""The instances of one run: *scenario → URLs that answer, facts about the instances, and their
-counts*.
+"""The instances of one run: *scenario → URLs that answer, facts about the instances, and the counts
+of the instances*.
 
 Rules: at the end of the `with` block, this module stops the fleet that it started. This module
 examines the user's targets and never starts or stops them. If a target is unfit, lockbench refuses
@@ -45,8 +45,8 @@ VIRTUAL_DISK_S = 0.0005
 class Servers:
     """Running instances, either our `fleet` or the user's targets.
 
-    `urls` lead directly to the instances. `load_urls` lead through proxies if a fault needs
-    proxies.
+    `urls` are the direct addresses of the instances. `load_urls` are the addresses that the load
+    uses. If a fault needs proxies, `load_urls` are the addresses of these proxies.
     """
 
     urls: tuple[str, ...]
@@ -82,7 +82,7 @@ class Servers:
     def other_keys(self, before: Sequence[int | None]) -> tuple[int | None, ...]:
         """Return how many more keys each of our own servers has now, compared with `before`.
 
-        Call this once the keys of the run are unlinked.
+        Call this method only after the keys of the run are unlinked.
         """
         pairs = zip_longest(before, self.key_counts())
         return tuple(
@@ -93,7 +93,7 @@ class Servers:
         """Return one sentence for each of our servers that ended, although no fault should have
         ended the server.
 
-        Call this once every fault is undone.
+        Call this method only after every fault is undone.
         """
         try:
             codes = self.fleet.exit_codes() if self.fleet else ()
@@ -106,8 +106,10 @@ class Servers:
         ]
 
     def warnings(self) -> list[str]:
-        """Return the warnings about the servers. Each warning applies to every number of this
-        run."""
+        """Return the warnings about the servers.
+
+        Each warning concerns all numbers in the result of this run.
+        """
         sentences = [
             f"{fact.address}: {warning}" for fact in self.facts for warning in fact.warnings
         ]
@@ -201,8 +203,8 @@ def ask(
 def counted(
     urls: Sequence[str], before: Sequence[InfoSnapshot]
 ) -> tuple[list[InfoDelta], float | None]:
-    """Return the counts of each instance since `before`, and the total CPU seconds of all
-    instances.
+    """Return the counts of each instance since the snapshots `before`, and the sum of the CPU
+    seconds of all instances.
 
     The CPU seconds are None unless the CPU time of every instance is known.
     """

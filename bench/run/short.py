@@ -7,12 +7,12 @@ decides whether its result can be used.
 - An incomplete run is not a measurement. If Ctrl-C ended the run early, `run_short` raises
   KeyboardInterrupt.
 - A run is torn if its load ended early and the cause was another run of the same round.
-- A run is broken if it is INVALID for a reason other than its generator.
+- A run is broken if it is INVALID although its generator is VALID.
 - A run is disturbed if its generator was INVALID, or if its generator was late in an open loop. If
   a disturbed run is repeated, the new run may succeed.
 - A stored run can be used if its verdict word is SAFE or VIOLATED. A violation is certain, so the
-  verdict word VIOLATED is a usable answer. Runs with the verdict word NOT TESTED can be used only
-  if all runs have this verdict word.
+  verdict word VIOLATED is a usable answer. A run with the verdict word NOT TESTED can be used only
+  if all other runs are also NOT TESTED.
 """
 
 import os
@@ -68,8 +68,10 @@ def run_short(
 
 
 def require_whole(result: RunResult) -> None:
-    """Raise InconclusiveError if `result` belongs to a broken run. If a broken run were repeated,
-    the new run would also be broken."""
+    """Raise InconclusiveError if `result` belongs to a broken run.
+
+    A repetition of a broken run does not help, because the new run would also be broken.
+    """
     if result.verdict.status == "invalid" and result.generator.verdict == "VALID":
         raise InconclusiveError(f"a probe ended early: {result.verdict.reasons[0]}")
 
@@ -88,9 +90,9 @@ def require_earned(
 ) -> None:
     """Raise UsageError if the verdict word of a run shows that its figures cannot be used.
 
-    A lock that sends no commands is fast, but its runs have the verdict word NOT TESTED. So the
-    function accepts NOT TESTED only if all runs have this verdict word. This is the case if the
-    load has no contention.
+    A lock that sends no commands is fast, but its runs have the verdict word NOT TESTED. If all
+    runs are NOT TESTED, the function accepts them, because the load may have no contention. If only
+    some runs are NOT TESTED, the function refuses them.
     """
     runs = [
         (label, result) for results, label in zip(series, labels, strict=True) for result in results

@@ -1,5 +1,5 @@
-"""The choice of the leases that a report draws: *operations in several parts → leases of a few
-resources near the most important event*."""
+"""The choice of the leases that a report draws: *the operations of a run, in several parts → some
+leases of a few resources*. The chosen leases are near the most important event of the run."""
 
 import math
 from collections.abc import Collection, Iterable
@@ -67,8 +67,9 @@ class Holders:
     def section(self) -> tuple[Holder, ...]:
         """Return one entry per resource, with times in µs from the start of the measured window.
 
-        Resources with service faults come first, ordered by the time of the fault. The other
-        resources follow, ordered by the number of their leases, largest first.
+        The resources with service faults come first, sorted by the time of the first fault. Then
+        the resources without service faults follow. The resource with the most leases is the first
+        of them.
         """
         most = MOST_LEASES // max(len(self._held), 1)
         at_ns = self._slowest[1] if self._fault_ns is None else self._fault_ns

@@ -178,17 +178,21 @@ class Judge:
         self._failure = self._failure or f"the checker failed: {type(error).__name__}: {error}"
 
     def see(self, counts: Mapping[str, int]) -> None:
-        """If this judge has failed, correct the numbers of violations.
+        """Correct the numbers of violations, but only if this judge has failed.
 
-        `counts`: for each kind, the number of violations that the live judge counted. If this
-        number is larger than the number of this judge, it replaces the number of this judge.
+        `counts`: for each kind, the number of violations that the live judge counted. For each
+        kind, this method keeps the larger number: the number of this judge or the number of the
+        live judge.
         """
         if self._failure:
             for kind in VIOLATIONS:
                 self._broken[kind] = max(self._broken[kind], counts.get(kind, 0))
 
     def _count_claims(self, records: Records, lost: int) -> None:
-        """Count the attempts and releases for which the recipe claims to have sent a command."""
+        """Count the commands that the recipe claims to have sent.
+
+        The commands are counted separately for releases and for attempts.
+        """
         released = records.release_code
         self._evidence.gone += int((released == GONE).sum())
         self._evidence.released += int((released == RELEASED).sum())
@@ -448,8 +452,9 @@ class LiveJudge:
     `ttl_ms`: the longest TTL that callers requested. `capacity`: how many callers may hold a
     resource at once.
 
-    The judge sees a lease only after the lease has ended. So the verdict includes a lease only
-    after the next call of `add`. The verdict is never SAFE (README of this folder).
+    The judge sees a lease only after the lease has ended. So a lease can change the verdict only in
+    the first call of `add` after the end of the lease. The verdict is never SAFE (README of this
+    folder).
     """
 
     def __init__(self, ttl_ms: float, capacity: int = 1) -> None:

@@ -1,19 +1,21 @@
-"""The oracle's rules: *operations → valid leases, ordered by resource and grant → the rows of the
-leases that break a rule*.
+"""The oracle's rules: *operations → valid leases → the rows of the leases that break a rule*.
+
+The valid leases are sorted by resource, and then by grant.
 
 - A lease is valid in the interval [granted, min(valid_until, release sent)]. The intervals of two
-  leases may touch without a violation. If the lock accepted a lease at or after the end of the
-  lease, the lease is not valid. The rule `granted_invalid` finds invalid leases.
+  leases may touch without a violation. If a lease was granted at or after its own end, the lease is
+  not valid. The rule `granted_invalid` finds invalid leases.
 - If several clocks measured the leases, each time has an earliest and a latest possible value. The
-  rules use the shortest possible interval of each lease. A rule accepts a comparison of two
-  operations only if the comparison is true for all possible values. One clock measures all times of
-  the same operation, so comparisons within one operation are exact.
+  rules use the shortest possible interval of each lease. If a rule compares the times of two
+  operations, the comparison must be true for all possible values of these times. One clock measures
+  all times of the same operation, so comparisons within one operation are exact.
 - Two leases of a resource conflict, unless both belong to readers. If two leases do not conflict,
   they cannot break a rule about two leases.
 - Each function checks one rule over a timeline. A key of the timeline stands for a resource and a
-  time. Keys are sorted by resource first, and then by time. A rule about two leases returns two
-  arrays of rows. The first array has the culprit or the earlier lease of each pair. The second
-  array has the other lease of each pair.
+  time. Keys are sorted by resource first, and then by time. A rule about two leases returns pairs
+  of rows, in two arrays. If one lease of a pair is the culprit, this lease is in the first array.
+  If a pair has no culprit, the earlier lease is in the first array. The second array has the second
+  lease of each pair.
 """
 
 from collections.abc import Iterator, Sequence
@@ -38,8 +40,11 @@ Pairs = tuple[Integers, Integers]
 
 @dataclass(frozen=True, slots=True)
 class Operations:
-    """Operations whose times have three values each. `own`: the times on the clock of the load
-    process. `early`, `late`: the earliest and the latest possible times on one common clock."""
+    """Operations, with three values for each time.
+
+    `own`: the times on the clock of the load process. `early`: the earliest possible times on one
+    common clock. `late`: the latest possible times on this common clock.
+    """
 
     own: Records
     early: Records
@@ -49,8 +54,10 @@ class Operations:
     def of(
         cls, records: Records, early: Records | None = None, late: Records | None = None
     ) -> Self:
-        """Return operations with the earliest and the latest possible value of each time. If
-        `early` and `late` are None, one clock measured all operations, and the times are exact."""
+        """Return operations that have an earliest and a latest possible value for each time.
+
+        If one clock measured all operations, the times are exact, and `early` and `late` are None.
+        """
         earliest = records if early is None else early
         latest = records if late is None else late
         return cls(records, earliest, latest)
@@ -63,9 +70,11 @@ class Operations:
 
     @property
     def lost(self) -> NDArray[np.bool_]:
-        """One bool for each operation, which is true if its lease has no usable time on the common
-        clock. In this case, the clock of the process stepped at the grant or at the end of the
-        lease."""
+        """One bool for each operation.
+
+        The bool is true if the lease of the operation has no usable time on the common clock. The
+        reason is that the clock of the process stepped at the grant or at the end of the lease.
+        """
         names = ["granted_ns", "release_sent_ns"]
         own = self.own
         ends = np.where(
@@ -78,8 +87,10 @@ class Operations:
 
     @property
     def spread_ns(self) -> int:
-        """The largest uncertainty (ns) of a grant time on the common clock. Grants that cannot be
-        placed on this clock are left out."""
+        """The largest uncertainty (ns) of a grant time on the common clock.
+
+        This number ignores every grant whose time on the common clock is unknown.
+        """
         width = self.late.granted_ns - self.early.granted_ns
         return int(width[width < LOST_NS].max(initial=0))
 
@@ -90,9 +101,9 @@ class Leases:
 
     `row`: the index of each lease in `operations`. `reader`: whether the lease belongs to a reader.
     The arrays `granted`, `returned` and `end` hold keys of the timeline. `granted`: the latest
-    possible time of the grant. The actual grant may be earlier by up to `spread`. `returned`: the
-    latest possible time at which the caller got the lease. `end`: the earliest possible end of the
-    lease.
+    possible time of the grant. The lease may have been granted up to `spread` earlier. `returned`:
+    the latest possible time at which the caller got the lease. `end`: the earliest possible end of
+    the lease.
     """
 
     operations: Operations
@@ -110,18 +121,19 @@ class Leases:
         return np.asarray(self.operations.own[name][self.row[chosen]])
 
     def keys(self, times: Records, name: str, chosen: Integers) -> Integers:
-        """Return one timeline key for each of the `chosen` leases. The time of a key comes from the
-        field `name` of `times`.
+        """Return one timeline key for each of the `chosen` leases.
 
-        `times`: either the operations with their earliest possible times, or the operations with
-        their latest possible times.
+        `name`: the name of a field in `times`, which has the time for each key. `times`: the
+        operations with either their earliest or their latest possible times.
         """
         rows = self.row[chosen]
         return self.timeline.keys(times.resource[rows], times[name][rows])
 
     def conflict(self, ones: Integers, others: Integers) -> NDArray[np.bool_]:
-        """Return one bool for each position. The bool is true if the leases at this position in
-        `ones` and `others` conflict."""
+        """Return an array of bools.
+
+        The bool at index i is true if the leases `ones[i]` and `others[i]` conflict.
+        """
         return np.asarray(~(self.reader[ones] & self.reader[others]))
 
 
@@ -156,9 +168,9 @@ def order_leases(operations: Operations, timeline: Timeline) -> Leases:
 def trace_end_ns(records: Records, ttl_ms: int) -> Integers:
     """Return the latest time until which each operation may have kept a quorum of keys.
 
-    If the release was confirmed, the keys are gone `CLEANUP_NS` after the end of the operation. The
-    keys are also gone at this time if the acquire lost its only round and every instance answered.
-    In all other cases, a key may remain for a whole TTL.
+    If the release was confirmed, the keys are gone `CLEANUP_NS` after the end of the operation. If
+    the acquire lost its only round and every instance answered, the keys are also gone `CLEANUP_NS`
+    after the end of the operation. In all other cases, a key may remain for a whole TTL.
     """
     released = records.release_code == RELEASED
     # If a vote came late, its key was cleaned up late, so this round is not certain.
@@ -219,11 +231,12 @@ def granted_invalid(own: Records, gaps_ns: Sequence[tuple[int, int]] | None = No
 # grant of the current resource (`Timeline`). This is true only if the extent of the timeline
 # includes every end.
 def service_faults(leases: Leases, capacity: int = 1) -> Pairs:
-    """Return the leases that were granted although the resource had no free place. The resource has
-    no free place while at least `capacity` earlier conflicting leases are valid.
+    """Return the leases that were granted although the resource had no free place.
 
-    Each result is a pair of leases. The first lease of a pair is the earlier lease with the latest
-    end. The second lease of a pair is the later lease.
+    The resource has no free place while at least `capacity` earlier conflicting leases are valid.
+    Each result is a pair of leases. The second lease of a pair is the lease that was granted
+    although the resource had no free place. Of the conflicting leases before the second lease, the
+    first lease of the pair is the lease that ends last.
     """
     certain = leases.granted <= leases.end
     row = leases.row[certain]
@@ -250,7 +263,8 @@ def _others_valid(granted: Integers, end: Integers, chosen: Integers) -> Integer
     """Return the number of earlier leases that are valid at the grant of each of the `chosen`
     leases.
 
-    `granted` and `end` belong to all leases, in the order of `Leases`. `chosen` are indices.
+    `granted` and `end` are arrays with one entry for each lease, sorted as in `Leases`. `chosen`
+    has indices of these arrays.
     """
     ended = np.searchsorted(np.sort(end), granted[chosen], "right")
     # A lease of zero length ends when it begins, so it takes no place from a later lease.
@@ -260,13 +274,14 @@ def _others_valid(granted: Integers, end: Integers, chosen: Integers) -> Integer
 
 
 def client_overstays(leases: Leases, capacity: int = 1) -> Pairs:
-    """Return the leases of clients that worked too long. A client worked too long if its work
-    continued after the end of its lease, and if another lease took the last place of the resource
-    before the work ended. A resource has `capacity` places.
+    """Return the leases of clients that worked too long.
 
-    Each result is a pair of leases. The first lease belongs to the client that worked too long. The
-    second lease took the last place. If `capacity` is 1, every conflicting lease takes the last
-    place.
+    A client worked too long if both of two conditions are true. The work of the client continued
+    after the end of its lease. Before the work ended, another lease took the last place of the
+    resource. A resource has `capacity` places. Each result is a pair of leases. The first lease of
+    a pair belongs to the client that worked too long. The second lease of the pair is the lease
+    that took the last place of the resource. If `capacity` is 1, every conflicting lease takes the
+    last place.
     """
     early = leases.operations.early
     sent = leases.own("release_sent_ns")
@@ -296,18 +311,17 @@ def client_overstays(leases: Leases, capacity: int = 1) -> Pairs:
 
 
 def foreign_deletes(leases: Leases) -> Pairs:
-    """Return the releases that removed another caller's lease. Each pair is the culprit's lease and
-    the victim's lease.
+    """Return the releases that removed another caller's lease.
 
-    The victim's lease was certainly granted after the end of the culprit's lease. Two overlapping
-    leases are a service fault and not a foreign delete, because each release may have removed its
-    own key. Two readers never count as culprit and victim. There are two kinds of proof that a
-    release removed another caller's lease:
+    Each pair is the culprit's lease and the victim's lease. The victim's lease was certainly
+    granted after the end of the culprit's lease. Two overlapping leases are a service fault and not
+    a foreign delete, because each release may have removed its own key. Two readers never count as
+    culprit and victim. There are two kinds of proof that a release removed another caller's lease:
 
     - The culprit's release was sent after the victim's grant and succeeded. The reply to the
       culprit's release came while the victim's lease was still valid.
-    - The victim's release returned GONE while the victim's lease was valid. The culprit's lease is
-      the previous lease of the resource, and the culprit's release succeeded. The reply to the
+    - The victim's release returned GONE while the victim's lease was valid. The culprit had the
+      lease of the resource before the victim, and the culprit's release succeeded. The reply to the
       culprit's release came after the end of the culprit's lease. The culprit's release was sent no
       later than the victim's release.
     """
@@ -348,8 +362,11 @@ def foreign_deletes(leases: Leases) -> Pairs:
 
 
 def _granted_after(leases: Leases, others: Integers, ended: Integers) -> NDArray[np.bool_]:
-    """Return one bool for each position. The bool is true if the lease in `others` was certainly
-    granted after the end of the lease in `ended`."""
+    """Return an array of bools.
+
+    The bool at index i is true if the lease `others[i]` was certainly granted after the end of the
+    lease `ended[i]`.
+    """
     over = leases.keys(leases.operations.late, "valid_until_ns", ended)
     return np.asarray(leases.granted[others] - leases.spread >= over)
 
@@ -357,10 +374,10 @@ def _granted_after(leases: Leases, others: Integers, ended: Integers) -> NDArray
 def spurious_refusals(
     operations: Operations, timeline: Timeline, ttl_ms: int, capacity: int = 1
 ) -> Integers:
-    """Return the acquires that were refused without a reason.
+    """Return the acquires that the lock refused without a valid reason.
 
-    A refusal has no reason if fewer than `capacity` other operations can have held a key of the
-    resource during the acquire.
+    A refusal is valid only if at least `capacity` operations apart from this acquire can have held
+    a key of the resource during the acquire.
     """
     early = operations.early
     late = operations.late
@@ -403,16 +420,17 @@ def tested(
     is_writer: NDArray[np.bool_],
     capacity: int,
 ) -> int:
-    """Return how many leases were held while a conflicting attempt of another caller sent a
-    command.
+    """Return the number of tested leases.
 
-    An attempt that may find a free place does not test the lock. So if `capacity` is above 1, an
-    attempt counts only while at least `capacity` leases of the resource are certainly held.
+    A lease is tested if another caller sent a command of a conflicting attempt while the lease was
+    held. An attempt that may find a free place does not test the lock. If `capacity` is above 1, a
+    command counts only if at least `capacity` leases of the resource were certainly held when the
+    command was sent.
 
-    A lease counts as held after its acquire has returned. So the attempts of the acquire itself do
-    not count. `at_earliest`: the timeline key of the earliest possible time of each command.
-    `at_latest`: the timeline key of the latest possible time of each command. `is_writer`: true for
-    each command that certainly belongs to a writer.
+    A lease counts as held only after its acquire has returned. So an acquire does not test its own
+    lease. `at_earliest`: one timeline key for each command, with the earliest possible time of the
+    command. `at_latest`: one timeline key for each command, with the latest possible time of the
+    command. `is_writer`: true for each command that certainly belongs to a writer.
     """
     if capacity > 1:
         held = leases.end > leases.returned

@@ -1,7 +1,8 @@
 """The description of a run: *TOML and options → one resolved `Scenario`*.
 
 Rules: the fields of `Scenario` define the TOML keys, the options, the help and the documentation.
-Every refusal is one sentence with its place. This package does not use Locust, sockets or servers.
+Each error message is one sentence that names the place of the error. This package does not use
+Locust, sockets or servers.
 """
 
 from bench.scenario.keys import KEYS, READY, Retry, Scenario, ScenarioKey, load

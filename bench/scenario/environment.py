@@ -3,8 +3,8 @@ the name of the variable*. LOCKBENCH_TARGETS_FILE names a file with the URLs.
 
 Rules: URLs hold passwords. Every user of the machine can read a command line. Other users cannot
 read a variable, and they cannot read a file that is open only to its owner. The option --target has
-priority over both variables. Both variables have priority over the file of a scenario. Every
-refusal names the variable.
+priority over both variables. Both variables have priority over the file of a scenario. Each error
+message names the variable.
 """
 
 import re

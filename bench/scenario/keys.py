@@ -2,9 +2,10 @@
 an error*. Each field of `Scenario` also defines a TOML key, an option, a help text and a schema.
 
 Rules: a field of `Scenario` defines the meaning of its key, the valid values, and the default. The
-default has the notation of users. The name of the field includes the unit, but the name of the key
-does not include it. A new key is added in this module and nowhere else. An option overrides the
-file, and the file overrides the default. Every refusal names its place (file and key, or option).
+default is written in the same notation as a value in a TOML file. The name of the field includes
+the unit, but the name of the key does not include the unit. A new key is added in this module and
+nowhere else. An option overrides the file, and the file overrides the default. Each error message
+names either the file and the key, or the option.
 """
 
 import re
@@ -400,7 +401,11 @@ def load(
 
 
 def _of_options(options: Mapping[str, object]) -> Iterator[tuple[str, object, str]]:
-    """Yield the key name, the value as in TOML, and the place of each option."""
+    """Yield three facts about each option.
+
+    The facts are the name of the key, the value as in TOML, and the name of the option in error
+    messages.
+    """
     for name, raw in options.items():
         value = [toml_value(str(text)) for text in raw] if isinstance(raw, list | tuple) else raw
         yield (
@@ -430,8 +435,8 @@ def document_of(path: Path) -> dict[str, object]:
 def _wrong_toml(path: Path, text: str, error: str) -> str:
     """Return one sentence about the error in the text.
 
-    tomllib itself gives only a line number. If a key appears twice, the sentence also names the
-    key.
+    tomllib itself gives only a line number. If the file has the same key or table twice, the
+    sentence also names this key or table.
     """
     lines = text.split("\n")
     position = re.search(r"at line (\d+)", error)

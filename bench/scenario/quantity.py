@@ -72,8 +72,10 @@ class Skew:
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """A pause at a pause point of a recipe. `share`: how often a caller pauses at this point, as a
-    share of its visits (0 to 1)."""
+    """A pause at a pause point of a recipe.
+
+    `share`: the probability (0 to 1) that a caller pauses when the caller reaches this point.
+    """
 
     point: Annotated[str, says("name of a pause point of the recipe")]
     ms: Annotated[float, says("length of the pause")]
@@ -263,8 +265,8 @@ def toml_value(text: str) -> object:
     """Convert the text of an option to a value.
 
     If the text is a TOML value, return this value. If the text is only a Python number, such as
-    `.5` or `007`, return the number. Return every other text unchanged, so this text needs no
-    quotes.
+    `.5` or `007`, return the number. Return every other text unchanged, so users can write a text
+    without quotes.
     """
     for read in (lambda text: tomllib.loads(f"value = {text}")["value"], int, float):
         with suppress(ValueError):

@@ -2,12 +2,13 @@
 → metrics and traces, until the result exists*.
 
 Rules
-- The exporter runs in the process that follows the load, and it has the priority of that process.
-  The exporter never runs in a load process. During an outage, the load may use all cores. A thread
-  with a lower priority would then get no core, although its data are most important during an
-  outage. A thread with a lower priority might also hold the interpreter's lock while it waits for a
-  core. In this case, the thread that follows the load would have to wait for the lock. The work of
-  the exporter takes at most 0.01 of a core.
+- The exporter runs in the process that follows the load, and the exporter has the priority of this
+  process. The exporter never runs in a load process. The data of the exporter are most important
+  during an outage, when the load may use all cores. So a lower priority would have two
+  disadvantages. First, the exporter might get no core during an outage. Second, the exporter might
+  hold Python's global interpreter lock (GIL) while the exporter waits for a core. The thread that
+  follows the load would then have to wait for the GIL. The work of the exporter takes at most 0.01
+  of a core.
 - If a collector is down, is slow or refuses data, `redlock.telemetry.dropped` counts the lost data
   and the result has a warning. The run continues unchanged.
 """
@@ -62,9 +63,9 @@ class Exporter:
     """The exporter of the run whose processes write into `folder`.
 
     Call `start` before the load, and `finish` once there is a result. `watch` asks the servers for
-    INFO until the exporter ends. `faults` returns the present faults. `judged` returns the findings
-    of the oracle, or None if no oracle runs. The functions `faults` and `judged` must not block for
-    long, and they must not raise an error.
+    INFO until the exporter ends. `faults` returns the faults that are in force at the time of the
+    call. `judged` returns the findings of the oracle, or None if no oracle runs. The functions
+    `faults` and `judged` must not block for long, and they must not raise an error.
     """
 
     def __init__(
@@ -100,18 +101,18 @@ class Exporter:
         self._thread = threading.Thread(target=self._follow, name="telemetry", daemon=True)
 
     def start(self) -> None:
-        """Start to read the run's folder at every interval."""
+        """Start the thread that reads the run's folder once in each interval."""
         if self._watch is not None:
             self._watch.start()
         self._thread.start()
 
     def finish(self, safety: SafetyReport | None = None, *, hurried: bool = False) -> list[str]:
-        """Export the exact totals after the load has ended. Then wait for the collector and stop
-        the exporter.
+        """Export the exact totals after the load has ended.
 
-        `safety`: the safety section of the result. `hurried`: true if the exporter must wait only a
-        short time for the collector, because the user is waiting. Return warnings, one sentence
-        each. The folder must still exist.
+        This method then waits for the collector and stops the exporter. `safety`: the safety
+        section of the result. `hurried`: true if the exporter must wait only a short time for the
+        collector, because the user is waiting. Return warnings, one sentence each. The folder must
+        still exist.
         """
         self._stop_looking()
         failure = []

@@ -55,8 +55,9 @@ class Ask(Struct, frozen=True, array_like=True):
 class ObservedAttempt(Struct, frozen=True, array_like=True):
     """One observed attempt, with an `Ask` for each instance.
 
-    The other fields are as in AttemptRecord. `resource`: the `checksum` of the resource's name.
-    `dropped`: how many attempts were dropped since the last line.
+    Fields that are not described here have the same meaning as in AttemptRecord. `resource`: the
+    `checksum` of the resource's name. `dropped`: how many attempts were dropped since the last
+    line.
     """
 
     resource: int
@@ -125,8 +126,8 @@ class LineLog:
 class AttemptLog(LineLog):
     """The log of the observed attempts of one load process.
 
-    `observe_every`: a function that sets the share of observed acquires. After `observe_every(n)`,
-    one in n acquires is observed.
+    `observe_every`: a function that decides how many acquires are observed. After the call
+    `observe_every(n)`, one in n acquires is observed.
     """
 
     def __init__(self, folder: Path, process: int, observe_every: Callable[[int], None]) -> None:
@@ -160,7 +161,8 @@ class AttemptLog(LineLog):
         self._dropped = 0
 
     def flush(self) -> None:
-        """Write the kept lines, and set how many acquires to observe from now on.
+        """Write the lines that were kept, and adapt the share of observed acquires to the present
+        rate.
 
         The load process calls this about once a second.
         """

@@ -1,5 +1,5 @@
-"""All data that telemetry has read about a run: *the run's folder, read again and again → counts,
-observed attempts, spans*.
+"""All data that telemetry has read about a run: *the files in the run's folder → counts, observed
+attempts, spans*. Telemetry reads the folder again and again while the run lasts.
 
 Rules: telemetry never writes into the folder. At the end, telemetry reads the whole history once
 more. By then, all late votes are part of the history, so the counts are equal to `totals` in
@@ -25,7 +25,7 @@ ALL_TIME = Window(0, 1 << 62)
 class Looks:
     """All data about the run whose processes write into `folder`.
 
-    `one_in`, `wall_ns`: as in Tracing.
+    The parameters `one_in` and `wall_ns` have the same meaning as in Tracing.
     """
 
     def __init__(self, run: Run, folder: Path, one_in: int, wall_ns: int) -> None:
@@ -52,7 +52,8 @@ class Looks:
     ) -> list[TraceSpan]:
         """Read the new data in the folder and the servers' last answers.
 
-        Return spans if `traces` is true. `last`: true if no vote can change after this call.
+        If `traces` is true, return the new spans. If `traces` is false, return no spans. `last`:
+        true if no vote can change after this call.
         """
         self.servers.note(infos, time.monotonic_ns())
         rows = self._fresh.new_records()
@@ -75,9 +76,10 @@ class Looks:
     def count_all(self) -> None:
         """Read the whole history once more. Each step reads the records of some resources.
 
-        The new counts include late votes. The new counts also include hand-offs whose two records
-        were read at very different times. If no process follows a worker, the worker deletes its
-        oldest files. If files were deleted, the earlier counts are kept.
+        The new counts include late votes. A hand-off has two records, and telemetry may have read
+        these records at very different times. The new counts also include such hand-offs. If no
+        process follows a worker, the worker deletes its oldest files. If files were deleted, the
+        earlier counts are kept.
         """
         counts = OperationCounts(self._run.quorum)
         parts = history_parts(self._folder)
@@ -95,6 +97,8 @@ class Looks:
 
     @property
     def missed(self) -> int:
-        """The number of operations that telemetry missed because their file was deleted too
-        early."""
+        """The number of operations that telemetry missed.
+
+        Telemetry missed an operation if the file with its record was deleted too early.
+        """
         return max(self._written - self.counts.operations, 0) if self._run.processes == 1 else 0

@@ -114,8 +114,9 @@ class Otlp:
     def complaints(self) -> list[str]:
         """Return the warnings that lockbench and the exporters give about the settings.
 
-        If an item did not arrive, or if the receiver sent a message, the list has a further
-        sentence about these items or this message.
+        If any items did not arrive, the list also has a sentence about the lost items. If the
+        receiver sent a message and no items were lost, the list also has a sentence about the
+        message.
         """
         sentences = [*self._settings.warnings, *self._before]
         messages = [answers.message for answers in self._answers.values()]
@@ -161,8 +162,8 @@ class Otlp:
     def close(self, within_s: float) -> None:
         """Send queued items for at most `within_s` (s). Then drop the rest.
 
-        The time limit is 2 × `within_s` if the collector has accepted an item before, because this
-        collector is probably only slow.
+        If the collector has already accepted an item, the collector is probably only slow. In this
+        case, the time limit is 2 × `within_s`.
         """
         within_s *= 2 if any(self._sent.values()) else 1
         with self._changed:
@@ -289,7 +290,10 @@ def _points_in(items: Sequence[Snapshot | TraceSpan]) -> int:
 
 
 class HttpAnswer(Protocol):
-    """The HTTP answer of a receiver, in the form that the library requests returns."""
+    """The HTTP answer of a receiver.
+
+    The answer has the attributes of a Response object of the library `requests`.
+    """
 
     status_code: int
     content: bytes
@@ -300,7 +304,7 @@ class CollectorAnswers:
     """The receiver's answers to the exports of one signal.
 
     `rejected`: how many items of the present export were rejected. `message`: the last message of
-    the receiver. `field`: the field of an answer that says how many items were rejected.
+    the receiver. `field`: the name of the field in an answer that has the number of rejected items.
     """
 
     def __init__(self, field: str) -> None:
@@ -309,17 +313,19 @@ class CollectorAnswers:
         self.message = ""
 
     def note(self, answer: Any) -> None:
-        """Store the number of rejected items and the message of an OTLP answer. A receiver may send
-        any number, so a negative number counts as 0."""
+        """Store two facts from an OTLP answer: the number of rejected items and the message.
+
+        A receiver may send any number, so a negative number counts as 0.
+        """
         partial = answer.partial_success
         self.rejected += max(getattr(partial, self._field), 0)
         if partial.error_message:
             self.message = _shown(partial.error_message.partition("\n")[0])
 
     def read(self, response: HttpAnswer, **_: object) -> None:
-        """Store the number of rejected items and the message of an HTTP answer.
+        """Store two facts from an HTTP answer: the number of rejected items and the message.
 
-        This method reads the answer before the exporter does.
+        This method reads the answer before the exporter reads the answer.
 
         Raises ConnectionError if the answer shows that no item arrived.
         """

@@ -5,8 +5,8 @@ Rules
 - The page is on loopback unless the user sets another host. Names and buckets are the same as in
   OTLP. Every series has the run id as a label. The series `target_info` has the other attributes of
   the resource.
-- If a snapshot is older than two intervals, its gauges are left out, because they may no longer be
-  true.
+- If a snapshot is older than two intervals, the page does not show the gauges of the snapshot,
+  because the gauges may no longer be true.
 - If there were at least two scrapes, the page stays up until a scraper has read the last snapshot.
   The wait takes at most 1.5 times the longest pause between two scrapes, plus 0.5 s. The wait never
   takes longer than `LINGER_S`, unless the caller of `close` passes another limit.

@@ -11,7 +11,7 @@ Rules
   exponential histogram. Every edge of an exported bucket is also an edge of a fine bucket, so both
   histograms are exact.
 - Sums are integers in the unit of the input, which is a nanosecond or one item. The export divides
-  each sum by `unit`.
+  each sum by the factor `unit`, so that the sum is in seconds or items.
 """
 
 import math
@@ -123,9 +123,9 @@ Attributes = tuple[tuple[str, str | int], ...]
 
 @dataclass(frozen=True, slots=True)
 class Exemplar:
-    """One sample of a histogram that has a trace.
+    """One sample in a histogram, together with the trace that belongs to the sample.
 
-    `value`: the sample in exported units. `at_ns`: its time on the wall clock.
+    `value`: the sample in exported units. `at_ns`: the time (ns) of the sample on the wall clock.
     """
 
     value: float
@@ -191,9 +191,10 @@ class Totals:
     def count(
         self, name: str, values: NDArray[np.int64] | float, /, **attributes: str | int
     ) -> None:
-        """Add a number to a counter, or each integer of an array to a histogram.
+        """If `values` is a number, add it to a counter.
 
-        If the only value is 0 or an empty array, the instrument still gets a data point.
+        If it is an array, add its integers to a histogram. If the only value is 0 or an empty
+        array, the instrument still gets a data point.
         """
         key = name, tuple(attributes.items())
         if isinstance(values, np.ndarray):

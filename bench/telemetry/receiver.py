@@ -1,5 +1,5 @@
-"""A check of the server at an OTLP address: *the environment variables → no error, or the reason
-why no telemetry can arrive at the address*. The check takes at most one second.
+"""A check of the server at an OTLP address: *the environment variables → nothing, or an error with
+the reason why no telemetry can arrive*. The check takes at most one second.
 
 Rules: the check reports a fault only if the fault is certain. A receiver that is down, slow or
 behind a proxy passes this check. If the receiver does not accept items later, the result has a

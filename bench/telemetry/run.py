@@ -1,18 +1,18 @@
-"""The data points of one run: *scenario, operations, notes of load processes, attempts, INFO → data
-points*. All terms are defined as in bench.measure.
+"""The data points of one run: *the scenario, operations, attempts, INFO answers, and the notes of
+load processes → data points*. The module bench.measure defines all terms.
 
 Rules
 - Every record is counted once. The latencies, the outcome and the attempts of a record are counted
   when the record appears. The votes of a record are counted later, after all rounds of the record
-  have certainly closed. So the votes of the newest records may not be counted yet.
+  have certainly closed. So the votes of the newest records are possibly missing from the counts.
 - The counts cover the whole run, with warm-up and drain. So the sums are equal to `totals` and
   `releases` in result.json.
 - An unknown value makes no data point. The export never shows an unknown value as 0.
-- A counter from INFO shows the increase since the first answer, so it starts at 0 with the run. If
-  a server restarts, the counter continues. A new `run_id` shows the restart. While an instance does
-  not answer, its gauges are left out.
+- A counter from INFO shows the increase since the first answer, so the counter is 0 at the start of
+  the run. If a server restarts, the counter is not reset to 0. A new `run_id` shows the restart.
+  While an instance does not answer, the export shows no gauges of this instance.
 - A gauge comes from a note or an INFO and is as old as its source. If a gauge is older than two
-  intervals, it makes no point, because it may no longer be true.
+  intervals, the gauge is not exported, because its value may no longer be true.
 """
 
 from collections import defaultdict
@@ -112,8 +112,8 @@ class Run:
     ) -> Self:
         """Return the run of a scenario, without the facts that the servers report later.
 
-        `shares`: the number of processes that export data about the run. Each of these processes
-        has an equal share of the rate.
+        `shares`: into how many equal parts the rate is divided. Each process that exports data
+        about the run reports one part of the rate.
         """
         return cls(
             run_id,
@@ -179,9 +179,9 @@ def current(notes: Sequence[WorkerNote], now_ns: int) -> list[WorkerNote]:
 
     `now_ns`: the present monotonic time.
 
-    The result has the recent notes, and the last notes of workers that have stopped. The age of a
-    note from another host counts from the time at which the other host wrote the note. So the age
-    limit for a note from another host is one interval longer.
+    The result has the recent notes, and the last notes of workers that have stopped. If a note
+    comes from another host, its age counts from the time at which this host wrote the note. So for
+    such a note, the maximum age is one interval longer.
     """
     recent = []
     for note in notes:
@@ -211,7 +211,7 @@ def run_points(
 
 
 def worker_points(notes: Sequence[WorkerNote]) -> Iterator[DataPoint]:
-    """Yield points about the health of the load processes."""
+    """Yield data points that show whether the load processes work well."""
     begun_ns = [note.spawned_ns for note in notes if note.spawned_ns]
     if begun_ns:
         # The calculation uses the time of a note instead of the present time, so the number never
@@ -233,9 +233,10 @@ def worker_points(notes: Sequence[WorkerNote]) -> Iterator[DataPoint]:
 
 
 class OperationCounts:
-    """The counts of a run's operations from `now_ns` on. `quorum`: how many votes win.
+    """The counts of the operations of a run.
 
-    `operations`: the acquires that returned. `leases`: the acquires that got the lock.
+    The hand-offs are counted from `now_ns` on. `quorum`: how many votes win. `operations`: the
+    acquires that returned. `leases`: the acquires that got the lock.
     """
 
     def __init__(self, quorum: int, now_ns: int = 0) -> None:
@@ -364,8 +365,8 @@ def count_observed(
 ) -> None:
     """Count how long extensions took, and how long each instance took to answer a SET.
 
-    If `extensions` is empty, no points about extensions are made. If an instance did not answer,
-    the function uses the time until the end of the round.
+    If `extensions` is empty, no points about extensions are made. If an instance did not answer a
+    SET, the function counts the time from the SET to the end of the round.
     """
     for name in EXTEND_OUTCOMES if extensions else ():
         took = [one.replied_ns - one.sent_ns for one in extensions if one.outcome == name]
@@ -392,7 +393,7 @@ def count_observed(
 
 
 class InfoTotals(Totals):
-    """The sums of the INFO counters of the instances at `addresses` since the run began."""
+    """The increase of each INFO counter since the run began, for each instance in `addresses`."""
 
     def __init__(self, addresses: Sequence[Address]) -> None:
         super().__init__()
@@ -402,7 +403,7 @@ class InfoTotals(Totals):
         self._answered_ns = 0
 
     def note(self, infos: Sequence[Info], now_ns: int) -> None:
-        """Add the answers that the instances gave at `now_ns` (monotonic).
+        """Add the INFO answers that the instances sent at `now_ns` (monotonic clock).
 
         If `infos` is the same object as in the last call, the instances have given no new answers.
         """

@@ -55,7 +55,8 @@ class TelemetrySettings:
     `metrics`, `traces`: the OTLP protocol (None: the signal is not sent over OTLP). `page`: host
     and port of /metrics. `one_in`: n means that one of n ordinary operations is traced (0: no
     ordinary operation). `exponential`: if true, OTLP gets exponential histograms instead of
-    histograms with the table's bounds. `endpoint`: the address that messages show, without secrets.
+    histograms with the table's bounds. `endpoint`: the address of the collector without secrets, as
+    messages show it.
     """
 
     metrics: str | None = None

@@ -7,13 +7,13 @@ Rules
 - An attribute is never a resource, key, owner token or password. All values that are not in this
   table come from the configuration of the run. So the set of values is known before the first
   operation. If OpenTelemetry has a stable name for a value, the table uses this name.
-- Every data point has the attributes `redlock.recipe` and `redlock.fsync`. The run id is on the
-  resource.
+- Every data point has the attributes `redlock.recipe` and `redlock.fsync`. The run id is an
+  attribute of OpenTelemetry's resource instead of an attribute of the points.
 - All histograms use the same list of bounds, both in OTLP and in Prometheus. Each whole number up
   to 4 has its own bucket.
 
-Sources: OpenTelemetry's specification, "Prometheus compatibility" (for the names); OpenTelemetry's
-semantic conventions; IEC 60063, series E6 (for the bounds).
+Sources: the names follow OpenTelemetry's specification, "Prometheus compatibility", and
+OpenTelemetry's semantic conventions. The bounds follow IEC 60063, series E6.
 """
 
 from dataclasses import dataclass
@@ -127,8 +127,8 @@ _INSTANCE = (ADDRESS, PORT)
 class InstrumentKind(Enum):
     """The kind of an instrument.
 
-    A COUNTER only grows. A GAUGE is a present value. A HISTOGRAM counts values in buckets with the
-    `BOUNDS`.
+    A COUNTER only grows. A GAUGE shows the present value of a quantity. A HISTOGRAM counts values
+    in buckets with the `BOUNDS`.
     """
 
     COUNTER = "counter"
@@ -138,8 +138,11 @@ class InstrumentKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Instrument:
-    """One metric. Each data point of the metric has the `attributes` and the attributes in
-    `COMMON`."""
+    """One metric.
+
+    Each data point of the metric has all attributes in `attributes`, and all attributes in
+    `COMMON`.
+    """
 
     name: str
     unit: str

@@ -15,16 +15,17 @@ Rules
   slow acquire, a failed acquire, a refused acquire, a split vote, an instance that did not vote,
   and a release that did not succeed. One operation in `one_in` is chosen by chance. An operation is
   chosen for one reason only.
-- Operations with observed attempts are preferred, because their traces show each instance. Half of
-  the slow acquires are chosen only among operations with observed attempts.
+- If possible, `choose` takes operations with observed attempts, because the traces of these
+  operations show each instance. For half of the slow acquires, `choose` considers only operations
+  with observed attempts.
 - If a chosen operation had to wait, the operation that held the lock at that time is chosen, too.
   The trace of the waiting operation links to the trace of the holder.
 - All records must be settled. In a settled record, the round has closed, late replies are patched
   in, and the attempts have been written. A span has a vote margin only if all votes are decided. If
-  the last round was observed, the votes in the span come from the observed attempt and are the same
-  as in the child spans. If the last round was not observed, the votes come from the record. In the
-  record, `undecided` counts the votes that were missing when the load ended. The memory for
-  attempts and extensions is bounded.
+  the last round was observed, the votes in the span come from the observed attempt. In this case,
+  the child spans show the same votes. If the last round was not observed, the votes come from the
+  record. In the record, `undecided` counts the votes that were missing when the load ended. The
+  memory for attempts and extensions is bounded.
 - Times in this file are on CLOCK_MONOTONIC. The exporter converts the times to the wall clock with
   one offset for the whole run.
 """
@@ -172,7 +173,8 @@ class TraceSpan:
 class Tracing:
     """The tracing of a run. The object chooses operations and makes the spans of these operations.
 
-    `one_in`, `rng`: as in `choose`. `wall_ns`: wall clock − monotonic clock.
+    The parameters `one_in` and `rng` have the same meaning as in `choose`. `wall_ns`: wall clock −
+    monotonic clock.
     """
 
     def __init__(self, run: Run, one_in: int, wall_ns: int, rng: random.Random) -> None:
@@ -224,7 +226,8 @@ class Tracing:
     ) -> Iterator[TraceSpan]:
         """Yield all spans of an operation.
 
-        `attempts`: the observed attempts of its acquire. `extensions`: the extensions of its lease.
+        `attempts`: the observed attempts of the acquire of this operation. `extensions`: the
+        extensions of the lease of this operation.
         """
         lease_id = self._rng.getrandbits(64)
         if held := list(self._held(chosen, lease_id, extensions)):
@@ -333,9 +336,9 @@ class Tracing:
 def _votes_of(record: Records, attempts: Sequence[ObservedAttempt]) -> dict[str, int]:
     """Return how many votes of each kind the last round of an acquire had.
 
-    If the last round was observed, the votes come from the observed attempt, as in the child spans.
-    If the last round was not observed, the votes come from the record. A record counts votes that
-    were missing at the end of the load as undecided.
+    If the last round was observed, the votes come from the observed attempt. In this case, the
+    child spans show the same votes. If the last round was not observed, the votes come from the
+    record. A record counts votes that were missing at the end of the load as undecided.
     """
     if attempts and attempts[-1].number == int(outcomes.attempts_of(record)[0]):
         votes = [ask.vote for ask in attempts[-1].asks]

@@ -71,8 +71,10 @@ class Child:
         environ: Mapping[str, str] | None = None,
         folder: Path = _ROOT,
     ) -> None:
-        """Start `command`. If `command` is a str, it is the name of a module of lockbench. If
-        `command` is a sequence, it has the words of a command line.
+        """Start `command`.
+
+        If `command` is a str, it is the name of a module of lockbench. If `command` is a sequence,
+        it is a command line, and each item is one argument.
 
         Raises EnvironmentNotReadyError.
         """

@@ -33,8 +33,11 @@ FAR_S = 10e-3
 
 
 class Status(StrEnum):
-    """The effect that a fact about the machine has on runs. OK: no effect. LIMITED: some features
-    are missing. MISSING: no run is possible."""
+    """The effect of a fact about the machine on the runs of this machine.
+
+    OK means that there is no effect. LIMITED means that some features are missing. MISSING means
+    that no run is possible.
+    """
 
     OK = "ok"
     LIMITED = "limited"
@@ -222,10 +225,10 @@ def _channels(url: str) -> Iterator[Fact]:
 
 
 def _configuration(url: str) -> Iterator[Fact]:
-    """Yield facts that matter to a lock. The facts are about the settings, the reply time and the
-    persistence of the instance.
+    """Yield facts about an instance that are important for a lock.
 
-    Settings that the instance does not report are left out.
+    The facts are about the settings, the reply time and the persistence of the instance. Settings
+    that the instance does not report are left out.
     """
     settings = settings_of(url)
     if settings.reply_s is not None:
@@ -246,11 +249,10 @@ def _configuration(url: str) -> Iterator[Fact]:
 
 
 def why_not_here(server: ServerBinary) -> dict[str, BenchError | None]:
-    """Return a mapping from each kind of fault to a reason. The reason says why this kind is
-    impossible with `server` on this machine.
+    """Return a mapping from each kind of fault to the reason why this kind is impossible.
 
-    The reason is None if the fault is possible.
-
+    The reasons are about this machine and the server program `server`. The reason is None if the
+    fault is possible.
 
     Raises EnvironmentNotReadyError.
     """

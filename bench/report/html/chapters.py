@@ -28,8 +28,9 @@ class Page:
     """A whole page with its title, its sheet and its chapters.
 
     `title` is the text of the title bar. `sheet` has the verdict and the sentences that explain it.
-    `repeat` is the command that produces the result again. `opens`: a sentence about the moment
-    that a reader should see first, and the name of the part that shows this moment.
+    `repeat` is the command that produces the result again. `opens`: two texts about the moment that
+    a reader should see first. The first text is a sentence about this moment. The second text is
+    the name of the part that shows this moment.
     """
 
     title: str
@@ -44,8 +45,8 @@ def sheet_page(
 ) -> Page:
     """Make a page from a sheet and its pictures.
 
-    The first picture shows the answer. The other pictures, the tables of the sheet, and the tables
-    of events follow in this order.
+    The first chapter has the first picture, which shows the answer. The next chapters have the
+    other pictures, then the tables of the sheet, and then the tables of events.
     """
     chapters = [
         Chapter("The answer", tuple(figures[:1])),

@@ -1,5 +1,5 @@
-"""A page as text and as a file: *a Page, or several runs side by side → one self-contained HTML
-document*.
+"""The conversion of a page to text and to a file: *a Page, or several runs side by side → one
+self-contained HTML document*.
 
 Rules: a page of several runs shows the figures of the runs side by side and never shows a ratio.
 Only `lockbench compare` can say whether a difference is more than noise, because only `lockbench
@@ -40,7 +40,8 @@ _ALARMS = ("because", "warning")
 
 
 def write_report(page: Page, stored: Path) -> Path:
-    """Write `page` as report.html beside the result stored at `stored` and return its path.
+    """Write `page` to report.html in the folder of the result file `stored`, and return the path of
+    report.html.
 
     Raises EnvironmentNotReadyError.
     """

@@ -1,5 +1,6 @@
-"""Pictures as SVG text: *series or rows, with their scales → a figure with a legend*. Source: SVG
-1.1.
+"""Pictures as SVG text: *series or rows, with their scales → a figure with a legend*.
+
+Source: SVG 1.1.
 
 Rules: this module escapes all text from a result. Coordinates keep one digit after the point.
 Colours are classes of page.css, which has versions for light, dark and print. A missing value is a
@@ -7,7 +8,8 @@ gap in a line. Every axis has its unit. Each fault is a band over the whole heig
 and the name of the fault is at the top of the band. Lines differ in their dashes as well as in
 colour. Each mark has a `key` that explains it. The legend lists the keys of the drawn marks. A
 title states the result with its figures. `about` states the content and the unit of the picture.
-Every picture has its data, in the units of result.json.
+Every picture includes the data from which it is drawn. The data have the same units as in
+result.json.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -39,8 +41,8 @@ Cell = float | int | str | bool | None
 class Column:
     """A column of data.
 
-    `name`: the column's name in data files. `unit`: s, per_s, count, ratio, us or text. `label`:
-    the column's name on the page.
+    `name`: the column's name in data files. `unit`: one of the names s, per_s, count, ratio, us and
+    text. `label`: the column's name on the page.
     """
 
     name: str
@@ -53,10 +55,10 @@ class Figure:
     """A picture with a title, a legend and its data.
 
     `name`: an identifier, which is also used in the names of files. `legend`: names, each with a
-    small drawing (SVG). `cursor`: for each row of data, the position of the row on the x axis. The
-    page shows the row that the reader selects with the mouse or the keyboard. `drawn`: data for a
-    picture that the script of the page draws over the whole width. If `drawn` is not None, `svg` is
-    empty.
+    small drawing (SVG). `cursor`: the positions on the x axis that belong to the rows of the data.
+    The reader selects a position with the mouse or the keyboard, and the page shows the row of this
+    position. `drawn`: data for a picture that the script of the page draws over the whole width. If
+    `drawn` is not None, `svg` is empty.
     """
 
     name: str
@@ -104,8 +106,11 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Area:
-    """A filled area between the steps of `lows` and the steps of `highs`. `lows` and `highs` have
-    the same length, and `edges` is longer by one entry."""
+    """A filled area between two step curves.
+
+    The lower curve has the heights `lows`, and the upper curve has the heights `highs`. `lows` and
+    `highs` have the same length, and `edges` is longer by one entry.
+    """
 
     edges: Sequence[float]
     lows: Sequence[float]
@@ -116,7 +121,7 @@ class Area:
 
 @dataclass(frozen=True, slots=True)
 class Band:
-    """A part of the x axis with a name, drawn over the whole height."""
+    """A part of the x axis that has a name. A band covers the whole height of the picture."""
 
     start: float
     stop: float
@@ -209,7 +214,10 @@ def _area(x: Scale, band: Band) -> str:
 
 
 def _band_names(x: Scale, bands: Sequence[Band]) -> str:
-    """Return the SVG of the edges and the names of the bands. This SVG is drawn above the marks."""
+    """Return the SVG of the edges and the names of the bands.
+
+    The marks are drawn first, so they cannot hide the edges and the names.
+    """
     parts = []
     free = 0.0
     for band in sorted(bands, key=lambda band: band.start):
@@ -252,8 +260,10 @@ def _mark(x: Scale, y: Scale, mark: Line | Area | Spot) -> str:
 
 
 def _legend(named: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """Return a legend with one entry for each name. Each entry has all small drawings that belong
-    to its name."""
+    """Return a legend with one entry for each name.
+
+    If a name occurs with several small drawings, its entry shows all these drawings.
+    """
     legend: dict[str, str] = {}
     for key, swatch in dict.fromkeys(named):
         legend[key] = legend.get(key, "") + swatch
@@ -327,9 +337,9 @@ def forest(
 ) -> Figure:
     """Return the figure `name`, which is a forest plot of `bars` over the scale `x`.
 
-    The name and the text of a row are above its interval. `lines`: values with their names. A
-    vertical line marks each value. `limit`: the text in the legend that explains the limit marks of
-    the rows.
+    The name and the text of a row are above its interval. `lines`: pairs of a value and its name. A
+    vertical line marks each value. `limit`: the text that the legend shows beside the mark for a
+    limit.
     """
     x = replace(x, start=_MARGIN, end=_WIDTH - _MARGIN)
     bottom = _FIRST_PX + len(bars) * _ROW_PX
@@ -414,10 +424,11 @@ _TICK = "M{0} {1}l4 4l7 -9"
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """One value of a row, drawn as a bar of `style` with its `text`.
+    """One value in a row of a picture.
 
-    If the value is 0 and the style is good, a green tick is drawn. If the value is None, only the
-    text is drawn. `key`: the text that explains the mark in the legend.
+    The value is drawn as a bar that has the style `style` and the text `text`. If the value is 0
+    and the style is good, a green tick is drawn. If the value is None, only the text is drawn.
+    `key`: the text that explains the mark in the legend.
     """
 
     value: float | None
@@ -438,8 +449,11 @@ def harm(value: float | None, text: str, *, some: str, none: str) -> Measure:
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """A column of measures. `head`: the name of the measured quantity. `unit`: the unit of the
-    measures, which is printed below `head`."""
+    """A column of measures.
+
+    `head`: the heading of the column, which names the measured quantity. `unit`: the unit of the
+    measures. The unit is printed below `head`.
+    """
 
     head: str
     unit: str
@@ -457,10 +471,10 @@ def panels(
     heads: Sequence[Panel],
     groups: Sequence[Group],
 ) -> Figure:
-    """Return the figure `name`, which has rows in groups. The bars of a row are drawn side by side.
+    """Return the figure `name`, which shows groups of rows.
 
-    Every panel scales its bars to its own largest value. Each row of the data has the group, the
-    name and the measures.
+    The bars of a row are drawn side by side. Every panel scales its bars to its own largest value.
+    Each row of the data has the group, the name and the measures.
     """
     letters = max(len(text) for _, named in groups for text, _ in named)
     first = letters * _PHONE_LETTER_PX + _GAP_PX

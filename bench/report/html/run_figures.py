@@ -1,11 +1,12 @@
-"""The pictures of a run: *HDR histograms → percentile curves for the run and for each instance*,
-and *the section `over_time` → pictures over time*.
+"""The pictures of a run: *HDR histograms → percentile curves of the run and of each instance*.
 
-Rules: a curve has a solid part and a faint part. The solid part ends at the last point for which at
-least ten samples are slower. The faint part continues to the slowest sample. The latencies in
-titles come from `latency_s` and `reply_s` of the result. Each point of a picture over time shows a
-figure from the result. If a slice has no samples, the line has a gap. Faults are bands. Source: Gil
-Tene's percentile plots (HdrHistogram).
+A second conversion makes pictures over time: *the section `over_time` → pictures over time*.
+
+Rules: the line of a percentile curve begins solid and ends faint. The solid part ends at the last
+point for which at least ten samples are slower. The faint part continues to the slowest sample. If
+a title shows latencies, these latencies come from the fields `latency_s` and `reply_s` of the
+result. Each point in a picture over time is a number from the result. If a slice has no samples,
+the line has a gap. Faults are bands. Source: Gil Tene's percentile plots (HdrHistogram).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -40,9 +41,10 @@ MOST_INSTANCES = 9
 
 @dataclass(frozen=True, slots=True)
 class LatencyCurve:
-    """One line of a picture of percentiles.
+    """One curve in a picture of percentiles.
 
-    `column`: the column with the data of the line. The legend shows the label of this column.
+    `column`: the column of the data table that has the data of the curve. The legend shows the
+    label of this column.
     """
 
     column: Column
@@ -114,8 +116,8 @@ def curves_figure(
 ) -> Figure | None:
     """Return a picture of the `curves`, or None if there are no curves.
 
-    `what`: the measured quantity. `beside`: curves that other pictures show. The axes of this
-    picture also cover the curves in `beside`, so that readers can compare the pictures.
+    `what`: the measured quantity. `beside`: the curves of other pictures. The axes of this picture
+    also cover the curves in `beside`, so that readers can compare the pictures.
     """
     if not curves:
         return None
@@ -225,7 +227,10 @@ def course_figures(result: RunResult) -> list[Figure]:
 
 
 class _CourseFigures:
-    """The figures of a run over time, with their common axis and bands."""
+    """The figures that show a run over time.
+
+    All these figures have the same time axis and the same bands.
+    """
 
     def __init__(self, result: RunResult, over: OverTime) -> None:
         self._result = result
@@ -314,8 +319,10 @@ class _CourseFigures:
         return self._shares("outcomes", title, about, styles, columns)
 
     def votes(self) -> Figure:
-        """Return the picture of the shares of the vote margins. The title also gives the number of
-        split votes."""
+        """Return a picture that shows the share of leases with each vote margin.
+
+        The title of the picture also gives the number of split votes.
+        """
         ordered = sorted(self._over.margin, key=int, reverse=True)
         split = self._result.split_votes
         shares = margins(self._result)
@@ -350,9 +357,10 @@ class _CourseFigures:
         styles: Mapping[Column, str],
         columns: Mapping[Column, Sequence[int]],
     ) -> Figure:
-        """Return a picture of shares. The columns with a style are stacked.
+        """Return a picture of shares.
 
-        If a slice has any value above 0, the shares in this slice add up to 100 %.
+        The areas of all columns in `styles` are drawn on top of each other. If a slice has any
+        value above 0, the shares in this slice add up to 100 %.
         """
         sums = [
             sum(slice_) or 1 for slice_ in zip(*(columns[column] for column in styles), strict=True)
@@ -397,9 +405,10 @@ class _CourseFigures:
 
 
 def fault_bands(result: RunResult) -> list[Band]:
-    """Return one band for each fault that took place. A band covers all targets of its fault.
+    """Return one band for each fault that began.
 
-    Times are in seconds of the measured window.
+    If a fault has several targets, they have one common band. Times are in seconds of the measured
+    window.
     """
     groups: dict[tuple[str, float, float | None], list[InjectedFault]] = {}
     for fault in result.faults:

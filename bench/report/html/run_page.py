@@ -1,9 +1,10 @@
-"""The page of a run: *result.json → verdict, figures and tables, in the order in which readers ask
-questions*.
+"""The page of a run: *result.json → verdict, figures and tables*.
 
-Rules: the verdict and its reasons come first. The picture of the most important moment and the
-advice come next. After that, the page shows speed, safety, the course over time, the instances and
-the conditions. Words and figures are the same as in the terminal's summary.
+The page answers first the questions that readers ask first.
+
+Rules: the page begins with the verdict and its reasons. The picture of the most important moment
+and the advice follow. The next chapters are about speed, safety, changes over time, the instances
+and the conditions, in this sequence. Words and figures are the same as in the terminal's summary.
 """
 
 from __future__ import annotations
@@ -169,10 +170,10 @@ class Eyecatcher:
 def moment_of(result: RunResult) -> Eyecatcher | None:
     """Return the moment that the page of `result` shows first.
 
-    The page of a run with violations first shows the first violation. If the run has faults but no
-    violations, the page first shows the first fault. The page of every other run first shows the
-    slowest acquire. Return None if this slowest acquire is unknown, or if the result has no figures
-    over time.
+    If the run has violations, this moment is the first violation. If the run has faults but no
+    violations, this moment is the first fault. For every other run, this moment is the slowest
+    acquire. Return None if this slowest acquire is unknown, or if the result has no figures over
+    time.
     """
     over = course_of(result)
     incidents = findings(result)
@@ -245,11 +246,11 @@ def _safety(result: RunResult, moment: Eyecatcher | None) -> Chapter:
 
 
 def _holders(result: RunResult, moment: Eyecatcher | None) -> Figure | None:
-    """Return the figure that shows the holders of each resource over time. At first, the figure
-    shows the time around `moment`.
+    """Return the figure that shows the holders of each resource over time.
 
-    The script of the page (page.js) draws the figure. If the browser runs no scripts, the tables
-    below show the same data. Return None if the result has no holders.
+    When the page opens, the figure shows the time around `moment`. The reader can then move to
+    other times. The script of the page (page.js) draws the figure. If the browser runs no scripts,
+    the tables below show the same data. Return None if the result has no holders.
     """
     holders = result.safety.holders
     over = course_of(result)
@@ -330,8 +331,8 @@ def _conditions(result: RunResult) -> Chapter:
 def conditions_of(result: RunResult) -> dict[str, str]:
     """Return every key of the run's scenario, with its value as text.
 
-    For `fsync`, the text has the actual AOF policy of the servers, because the user's own targets
-    ignore this key.
+    The text for the key `fsync` is the actual AOF policy of the servers. The user's own targets
+    ignore the key `fsync`, so its value in the scenario may be wrong for them.
     """
     return scenario_facts(result.scenario) | {"fsync": result.fleet.policies or MISSING}
 
@@ -353,7 +354,7 @@ def _facts(section: Section) -> dict[str, str]:
 def scenario_facts(scenario: Scenario) -> dict[str, str]:
     """Return every key of a resolved scenario, with its value as text.
 
-    The texts of `hold`, `think` and `skew` have the notation of scenario files.
+    The values of `hold`, `think` and `skew` are written as in scenario files.
     """
     facts = {name: _fact_text(value) for name, value in asdict(scenario).items()}
     written = {

@@ -22,8 +22,8 @@ class Scale:
 
     The drawing code sets `start` and `end`.
 
-    `ticks`: the values to label. `label`: returns the text of a tick. `name`: the measured
-    quantity, with its unit.
+    `ticks`: the values that get a label. `label`: a function that returns the label of a tick.
+    `name`: the measured quantity, with its unit.
     """
 
     low: float
@@ -36,8 +36,10 @@ class Scale:
     end: float = 1.0
 
     def __call__(self, value: float) -> float:
-        """Return the position of a value. If the value is outside the range, return the position of
-        the nearest edge."""
+        """Return the position (pixels) at which a value is drawn.
+
+        If the value is outside the range, return the position of the nearest end of the range.
+        """
         low = self.low
         high = self.high
         at = min(max(value, self.low), self.high)
@@ -120,11 +122,11 @@ def number_tick(value: float) -> str:
 
 
 def _nice(value: float, *, up: bool = True) -> float:
-    """Return the nearest round number above `value`, or below `value` if `up` is false.
+    """Return a round number near `value`.
 
-    A round number is 1, 2 or 5 times a power of ten.
-
-    If `value` is round itself, return `value`.
+    If `up` is true, return the smallest round number that is at least `value`. If `up` is false,
+    return the largest round number that is at most `value`. A round number is 1, 2 or 5 times a
+    power of ten.
     """
     power = 10.0 ** math.floor(math.log10(value))
     steps = [step * power for step in (*STEPS, 10.0)]

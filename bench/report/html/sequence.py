@@ -1,9 +1,10 @@
 """A picture of the messages between clients and servers: *steps of several clients and their
 servers → a figure*. All functions are pure.
 
-Every client has a line from top to bottom, and the servers share one line at the right. A call is
-an arrow to the servers, and an answer is an arrow back. Any other step is a dot. A bar beside a
-line shows the time during which the client believes that it holds the lock.
+Every client has a vertical line. All servers together have one vertical line at the right. A call
+is an arrow to the line of the servers, and an answer is an arrow back to the client. All other
+steps are drawn as dots. A bar beside a line shows the time during which the client believes that it
+holds the lock.
 """
 
 from collections.abc import Iterator, Sequence
@@ -25,7 +26,8 @@ LETTER_PX = 8.8
 class Move:
     """One step of a client or a server, which is a call, an answer or another event.
 
-    `line`: the number of the line on which the step is drawn. The last line belongs to the servers.
+    `line`: the number of the vertical line on which the step is drawn. The line with the highest
+    number is the line of the servers.
     """
 
     at_ms: float
@@ -57,10 +59,10 @@ def sequence(
     moves: Sequence[Move],
     holdings: Sequence[HoldingSpan] = (),
 ) -> Figure:
-    """Return the figure `name`, which draws the `moves`. The data table of the figure lists the
-    same moves.
+    """Return the figure `name`, which draws the `moves`.
 
-    `lines`: the names of the clients, then the name of the servers.
+    The data table of the figure also lists the `moves`. `lines`: the names of the clients, then the
+    name of the servers.
     """
     places = [
         FIRST + (LAST - FIRST) * number / max(len(lines) - 1, 1) for number in range(len(lines))
@@ -103,7 +105,10 @@ def _legend(moves: Sequence[Move], holdings: Sequence[HoldingSpan], servers: int
 
 
 def _drawn(move: Move, top: float, places: Sequence[float]) -> Iterator[str]:
-    """Yield the SVG elements of a move, which are its time, its text, and an arrow or a dot."""
+    """Yield the SVG elements of a move.
+
+    The elements show the time, the text, and an arrow or a dot.
+    """
     here = places[move.line]
     low = top + 17
     yield label(f"{move.at_ms:,.0f}", FIRST - 26, top + 12, anchor="end", style="name")
