@@ -31,7 +31,7 @@ class LockcoreError(Exception):
     def definite(self) -> bool:
         """True if the operation certainly changed no instance.
 
-        The operation changed nothing if no vote is GRANTED, SILENT or undecided.
+        The result is True if all votes are known, and no vote is GRANTED or SILENT.
         """
         return self.tally.granted == self.tally.silent == self.tally.undecided == 0
 
@@ -123,9 +123,9 @@ class InstanceReplyError(InstanceError):
 class InstanceRefusedError(InstanceError):
     """The instance must not take part in a quorum.
 
-    The reason is that the instance is a cluster node or a replica, or that another instance of the
-    lock is the same server. The error is also raised if the user of the connection may not run the
-    commands that a lock needs.
+    lockcore raises this error for a cluster node and for a replica. lockcore also raises it if two
+    instances of the lock are the same server. The error is also raised if the user of the
+    connection may not run the commands that a lock needs.
     """
 
     reason = "cannot take part"

@@ -44,7 +44,8 @@ class Observer(Protocol):
         return
 
     def extended(self, lease: Lease, result: Lease | Denied) -> None:
-        """Note that an extension of `lease` has ended. A caller or a keeper made the extension."""
+        """Note that an extension of `lease` has ended. Either a caller or a keeper has extended the
+        lease."""
         return
 
     def gone(self, lease: Lease) -> None:

@@ -7,10 +7,10 @@ bench (bench/telemetry/table.py). No attribute ever has a resource's name, a key
 All numbers are exact, except for numbers of observed attempts. A collection reads counters, gauges
 and histograms from telemetry/fast.py. A sample is recorded by the caller whose operation ended. So
 exemplars and spans belong to the application's own span. A slow, failed or lost operation gets a
-span. Each lock makes at most `SPANS` spans a second for each operation and outcome. So even many
-spans of one outcome never prevent a span of another outcome. A contended acquire gets a span only
-if the application requests this, because a held lock is a normal answer. With any temporality, a
-forked child starts without the numbers of its parent.
+span. Each lock makes at most `SPANS` spans a second for each operation and outcome. Each outcome
+has its own limit, so many spans of one outcome do not suppress the spans of another outcome. A
+contended acquire gets a span only if the application requests this, because a held lock is a normal
+answer. With any temporality, a forked child starts without the numbers of its parent.
 """
 
 import os
@@ -258,7 +258,8 @@ class _Source:
     instances: dict[Point, int] = field(default_factory=dict)
 
     def counters(self) -> Iterator[tuple[Point, int]]:
-        """The numbers that only grow. They still count after the lock is closed or freed."""
+        """The numbers that only grow. The numbers of a lock stay in the sums after the lock is
+        closed or freed."""
         for name, counts in list(self.watch.counts.items()):
             named = tuple(_attributes(name).items())
             yield (
@@ -381,7 +382,7 @@ class _Exported:
                 record_all(self.histograms[metric], numbers, added_ns / NS_PER_S, attributes)
 
     def _collect(self, watch: Tallied, places: Sequence[dict[str, str | int]]) -> None:
-        """Count the votes of observed attempts, and record how long each answer took."""
+        """Count the votes of observed attempts, and record the duration of each answer."""
         while watch.attempts:
             record = watch.attempts.popleft()
             if record.outcome is Outcome.ACQUIRED:

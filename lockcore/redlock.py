@@ -326,10 +326,11 @@ class Redlock(_AnyRedlock["GreenletDriver | ThreadDriver"]):
     def extend(self, lease: Lease, ttl_ms: int | None = None) -> Lease:
         """Make the lease last `ttl_ms` from now (default: its own TTL).
 
-        Raises LeaseGoneError or UnreachableError, and the lease then keeps its old end. Raises
-        ValueError if the extension would shorten the lease. Raises ValueError or TypeError for
-        invalid arguments, and CannotWaitError in a place where the caller cannot wait. lockcore
-        raises ValueError, TypeError and CannotWaitError before it sends anything.
+        Raises LeaseGoneError or UnreachableError if the extension fails. After a failed extension,
+        the lease keeps its old end. Raises ValueError if the extension would shorten the lease.
+        Raises ValueError or TypeError for invalid arguments, and CannotWaitError in a place where
+        the caller cannot wait. lockcore raises ValueError, TypeError and CannotWaitError before it
+        sends anything.
         """
         return _granted(self.try_extend(lease, ttl_ms), lease)
 
@@ -337,8 +338,9 @@ class Redlock(_AnyRedlock["GreenletDriver | ThreadDriver"]):
     def hold(self, resource: str, ttl_ms: int, wait_ms: float = 0) -> Iterator[Lease]:
         """`with lock.hold("stock:42", 10_000, wait_ms=500) as lease:` acquires and releases.
 
-        The lease is also released if the body raises. Raises the errors of `acquire`. If the body
-        raised nothing, also raises LeaseGoneError and UnreachableError as `release` does.
+        `hold` also releases the lease if the body raises an exception. Raises the errors of
+        `acquire`. At the end of the body, `hold` releases the lease. If the body raised no
+        exception, `hold` raises the errors of this `release`.
         """
         lease = self.acquire(resource, ttl_ms, wait_ms)
         try:

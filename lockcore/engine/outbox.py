@@ -1,9 +1,9 @@
 """This module collects the commands to send: *commands for all voters or for one → one write per
 connection*.
 
-Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md. For this reason,
-each constant is declared as `Final`, and the code tests a list instead of calling `any` with a
-generator.
+Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md. Because of the
+compilation, each constant is declared as `Final`. For the same reason, the code tests a list
+instead of calling `any` with a generator.
 
 Rules: a command for all voters is encoded once, appended once to the *batch*, and sent once per
 pass of the loop to each voter. If a command is only for some instances, the outbox appends it to
@@ -43,9 +43,9 @@ class Outbox:
 
     `dirty` is True while the queues contain commands that `Engine.flush` has not begun to send.
     `flushing` is True while `Engine.flush` sends. `want_flush` is called when the first command of
-    a pass is queued. It is called again when the batch has `early` commands. The shell then calls
-    `flush` soon. `leaves` is called before the queued commands are sent. It may append more
-    commands to the queues.
+    a pass is queued. `want_flush` is called a second time when the batch has `early` commands. The
+    shell then calls `flush` soon. `leaves` is called before the queued commands are sent. `leaves`
+    may append more commands to the queues.
 
     `_batch` contains the encoded commands for all voters. `_rounds` contains the rounds that await
     their replies, and `_shortest_ns` is the shortest timeout of these rounds. `_to_merge` contains
@@ -87,7 +87,8 @@ class Outbox:
     def voters_changed(self, *, merge_releases: bool) -> None:
         """Adapt to new voters.
 
-        Before this call, the method `spill` must have moved the batch into the queues.
+        Call `spill` before the voters change, because `spill` moves the batch into the queues of
+        the old voters.
         """
         voters = self._engine.voters
         self.early = EARLY if len(voters) <= 2 else LARGEST

@@ -29,10 +29,10 @@ class Turn(Settled):
 
     While the caller is parked, `outcome` is None. The caller is parked until `due_ns` at the
     latest. `has_come` is True if the caller may try for the lock. `poked` is True if the key was
-    released after the caller began its last attempt. In this case, the caller tries again without
-    waiting. `follows` is True if the previous caller in the line got the lock. In this case, this
-    process itself holds the lock and needs no message to notice the release. `since_ns` is the time
-    of the caller's arrival.
+    released after the caller began its last attempt. If `poked` is True, the caller tries again
+    without waiting. `follows` is True if the previous caller in the line got the lock. If `follows`
+    is True, this process itself holds the lock, so it notices the release without a message.
+    `since_ns` is the time of the caller's arrival.
     """
 
     __slots__ = ("due_ns", "follows", "has_come", "poked", "resource", "since_ns", "turns")
@@ -68,7 +68,7 @@ class Turn(Settled):
             self.has_come = True
 
     def abandon(self) -> None:
-        """Forget the caller, because it has left.
+        """Forget the caller, because the caller has left.
 
         The turn is still in its line after this call. `Turns.leave` removes the turn from the line.
         """
@@ -76,7 +76,7 @@ class Turn(Settled):
 
 
 class Absent(Turn):
-    """A place in a line that belongs to no caller.
+    """A place in a line. The place belongs to no caller.
 
     While another process has the turn, this process holds an `Absent` at the head of its line. New
     callers wait behind the `Absent`. The `Absent` leaves the line when its time is over, or when
@@ -104,10 +104,10 @@ Line = OrderedDict[Turn, None]
 class Turns:
     """The lines of the callers of one Redlock.
 
-    `lines` contains a line for each resource for which callers of this process wait. In each line,
-    all turns whose `has_come` is True are in front of the turns whose `has_come` is False.
-    `want_wake` asks the shell to wake the callers that are ready. `emptied` is called with a
-    resource when no caller of this process waits for the resource any more.
+    If callers of this process wait for a resource, `lines` contains a line for this resource. A
+    line begins with the turns whose `has_come` is True. The turns whose `has_come` is False follow.
+    `want_wake` asks the shell to wake the callers that are ready. When the last waiting caller of a
+    resource has left, `emptied` is called with the resource.
     """
 
     def __init__(self, engine: Core) -> None:
@@ -123,9 +123,9 @@ class Turns:
         """Put a turn at the end of the line. If the line was empty, `has_come` becomes True at
         once.
 
-        If the caller arrived before the first caller in the line, the turn becomes the head of the
-        line, and `has_come` becomes True. An `Absent` always becomes the head of the line, because
-        its arrival time `since_ns` is 0.
+        Compare the arrival of this caller with the arrival of the first caller in the line. If this
+        caller arrived earlier, its turn becomes the head of the line, and `has_come` becomes True.
+        An `Absent` always becomes the head of the line, because its arrival time `since_ns` is 0.
         """
         line = self.lines.setdefault(turn.resource, Line())
         turn.has_come = not line or turn.since_ns < next(iter(line)).since_ns
@@ -138,10 +138,10 @@ class Turns:
         return bool(self.lines) and resource in self.lines
 
     def leave(self, turn: Turn, *, unreachable: bool = False, granted: bool = False) -> None:
-        """Remove a turn from its line and pass the turn on. If a quorum is `unreachable`, all
-        callers in the line get a turn.
+        """Remove a turn from its line, and let the next caller in the line try. If a quorum is
+        `unreachable`, all callers in the line get a turn.
 
-        A second call does no harm.
+        A second call for the same turn has no effect.
         """
         line = self.lines.get(turn.resource)
         if line is None:
@@ -179,16 +179,16 @@ class Turns:
             head.settle()
 
     def hold_place(self, resource: str, until_ns: int) -> None:
-        """Hold a place at the head of the line until `until_ns`.
+        """Put an `Absent` at the head of the line until `until_ns`.
 
-        New callers wait behind this place.
+        New callers wait behind the `Absent`.
         """
         place = Absent(self, resource, 0)
         self.join(place)
         place.park(until_ns)
 
     def take_place(self, resource: str) -> None:
-        """Remove the `Absent` at the head of the line, because this process has the turn again."""
+        """Remove the `Absent` at the head of the line, because this process may try again."""
         for turn in list(self.lines.get(resource, ()))[:1]:
             if isinstance(turn, Absent):
                 turn.settle()

@@ -80,7 +80,7 @@ def check_key(key_bytes: int) -> None:
 def check_prefix(key_prefix: str) -> None:
     """Raises ValueError if `key_prefix` is too long.
 
-    A resource needs the other bytes of the key.
+    The prefix must leave enough bytes of the key for the resource.
     """
     size = len(key_prefix.encode())
     if size > LONGEST_PREFIX:

@@ -6,10 +6,10 @@ Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.m
 `Final`, because compiled code reads a constant faster than a member of an enum.
 
 Rules: the client implements the *delayed restart* of the Redlock text. An instance that may have
-forgotten locks abstains until all these locks have expired. The abstention lasts max_ttl + drift
-from the moment when the client notices that locks may be lost. A new identity of the server in the
-handshake shows such a loss. On an open connection, engine/amnesia.py notices lost locks. A table in
-the README shows the length of the abstention for each policy (`rejoin`). An abstaining instance
+forgotten locks abstains until all these locks have expired. The abstention begins when the client
+notices that locks may be lost. It lasts max_ttl + drift. If the handshake shows a new identity of
+the server, locks may be lost. On an open connection, engine/amnesia.py notices lost locks. A table
+in the README shows the length of the abstention for each policy (`rejoin`). An abstaining instance
 gets no SETs, but it gets other commands. An instance over its lag cap gets no SETs until it has
 caught up. If an instance is down, the client connects to it again after a pause that grows.
 """
@@ -59,7 +59,7 @@ _UNCONNECTED: Final = (State.DOWN, State.REFUSED)
 class IdentityKind(Enum):
     """The kinds of evidence that two contacts reached the same run of a server.
 
-    The first kind is the best evidence.
+    The kinds are sorted. The first kind is the best evidence.
     """
 
     RUN_ID = "run_id"
@@ -121,8 +121,8 @@ class Hello:
     def has_swapped_since(self, earlier: Hello) -> bool:
         """True when this server has swapped databases since the `earlier` hello.
 
-        A reset of the statistics (CONFIG RESETSTAT) sets the count to 0. If the count is smaller
-        than before but above 0, the server has swapped since the reset.
+        A reset of the statistics (CONFIG RESETSTAT) sets the count to 0. After a reset, a count
+        above 0 means that the server has swapped since the reset.
         """
         return earlier.swaps != NOT_COUNTED and 0 < self.swaps != earlier.swaps
 
@@ -136,9 +136,9 @@ def fields_of(info: bytes | str) -> dict[str, str]:
 def swaps_of(info: bytes | str) -> int:
     """The number of database swaps of a server, from its INFO commandstats.
 
-    The result is NOT_COUNTED if the server does not count swaps. A failed call does not count,
-    because a failed call swaps nothing. A server lists a command only after the command's first
-    call.
+    The result is NOT_COUNTED if the server does not count swaps. The result does not include failed
+    calls, because a failed call swaps nothing. A server lists a command only after the command's
+    first call.
     """
     if len(info) > LONGEST_STATISTICS:
         return NOT_COUNTED
@@ -218,8 +218,8 @@ class Membership:
     def joined(self, hello: Hello, abstention: int, now_ns: int) -> None:
         """Note that the instance is connected.
 
-        The instance abstains for `abstention` ns. If an earlier abstention ends later, the instance
-        abstains until that end.
+        The instance abstains for `abstention` ns. If the instance already abstains until a later
+        time, this later time stays.
         """
         earlier = self.hello
         self.hello = hello
@@ -286,9 +286,10 @@ class Membership:
         return True
 
     def is_taken_up(self, now_ns: int) -> bool:
-        """Return True once when the client should connect again.
+        """Return True if the client should connect again now.
 
-        `connecting` is then True until the connection succeeds or fails.
+        After this result, `connecting` is True until the connection succeeds or fails. Meanwhile
+        this method returns False.
         """
         if self.retry_ns > now_ns or self.connecting or self.is_connected:
             return False
@@ -307,7 +308,7 @@ class Membership:
 
 
 def twin_of(members: Sequence[Membership], index: int, hello: Hello) -> int | None:
-    """The index of another connected instance with the same server, or None if there is none.
+    """Look for another connected instance that is the same server, and return its index or None.
 
     One server must not vote twice.
     """

@@ -175,7 +175,8 @@ class Lease:
 
 @dataclass(frozen=True, slots=True)
 class Denied:
-    """The result of an operation that did not get or did not keep the lock.
+    """The result of a failed operation. The operation did not get the lock, or it did not keep the
+    lock.
 
     A `Denied` is false in a boolean test, and a `Lease` is true. `started_ns` and `ended_ns` are
     the start and the end of the whole operation. `lost_ns` contains the start times of all attempts

@@ -1,6 +1,7 @@
 """Computes the outcome of a round from its votes.
 
-Input: counts of votes, N instances and the quorum q. Output: the outcome, and whether it is final.
+Input: counts of votes, N instances and the quorum q. Output: the outcome of the round. Another
+output says if the outcome is final.
 
 Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md. The rules of
 compiled.md change nothing here, because all functions of this file work on numbers.
@@ -64,9 +65,10 @@ def is_settled(granted: int, refused: int, undecided: int, quorum: int) -> bool:
 
 
 def owned_outcome_of(ours: int, not_ours: int, instances: int, quorum: int) -> Outcome:
-    """The outcome of a release, from the numbers of instances with our key and without our key.
+    """Compute the outcome of a release. `ours` instances had our key, and `not_ours` instances did
+    not have our key.
 
-    The function also serves extensions. For an extension, the result RELEASED means EXTENDED.
+    The function also serves extensions. If the operation is an extension, RELEASED means EXTENDED.
     """
     if ours >= quorum:
         return Outcome.RELEASED

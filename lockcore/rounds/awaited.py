@@ -37,9 +37,10 @@ MOST_KINDS: Final = 32
 class Traffic:
     """The traffic with one instance since `connect`, over all of its connections.
 
-    `aside` contains three numbers for swap readings: the commands, the sent bytes and the received
-    bytes. A swap reading asks how often the server swapped databases (amnesia.py). lockcore makes
-    at most four swap readings a second, however many locks callers take.
+    `aside` describes the swap readings by three numbers. The numbers count the commands, the sent
+    bytes and the received bytes. A swap reading asks how often the server swapped databases
+    (amnesia.py). lockcore makes at most four swap readings a second, however many locks callers
+    take.
     """
 
     __slots__ = (
@@ -116,7 +117,8 @@ class InstancePipe:
         """Count one more vote that was lost for the reason `kind`.
 
         `kind` is the first word of an error reply, TIMEOUT, CLOSED or FORGOT. lockcore counts at
-        most MOST_KINDS different kinds for each instance. Each further kind counts as OTHER.
+        most MOST_KINDS different kinds for each instance. lockcore counts all further kinds
+        together as OTHER.
         """
         errors = self.traffic.errors
         if kind not in errors and len(errors) >= MOST_KINDS:
@@ -128,8 +130,8 @@ class InstancePipe:
     def set_aside(self, commands: int, sent_bytes: int, received_bytes: int) -> None:
         """Note that a part of the traffic was a swap reading (amnesia.py).
 
-        An `InstanceStatus` does not include the traffic of swap readings. If it did, the traffic
-        per lock would depend on the rate of locks.
+        An `InstanceStatus` does not include the traffic of swap readings. With this traffic, the
+        traffic per lock would depend on the rate of locks.
         """
         aside = self.traffic.aside
         aside[0] += commands
@@ -176,7 +178,7 @@ class Settled(Counted):
 # no engine is ever freed. A search process of 100,000 simulated schedules stood still in a garbage
 # collection of 12 GB.
 class Core:
-    """The part of the engine for the components of the engine and for woken callers.
+    """The part of the engine that its components and the woken callers use.
 
     The callers of the first `woken` objects in `ready` have been woken. `voters` contains the
     Pipelines that get the batches. `instances` is the number of configured instances. `followed` is
@@ -245,7 +247,7 @@ def hand_out(engine: Core, wake: Callable[[Any], object]) -> None:
 
 
 class Asked:
-    """A question that belongs to no round. The reply goes to `listener`.
+    """A command to one instance. The command belongs to no round. The reply goes to `listener`.
 
     If the connection breaks before the reply, `listener` is not called.
     """
@@ -274,7 +276,8 @@ class Scripted(Awaited, Protocol):
         """The script in full."""
 
     def last_reply(self, reply: object, pipe: InstancePipe) -> None:
-        """Take the answer to the full script. After this answer the script is not sent again."""
+        """Take the answer to the full script. lockcore does not send the script again, whatever the
+        answer is."""
 
 
 class SentAgain:
@@ -295,5 +298,5 @@ class SentAgain:
         self.awaited.last_reply(reply, pipe)
 
     def silence(self, pipe: InstancePipe) -> None:
-        """Tell `awaited` that the connection broke."""
+        """Call the method `silence` of `awaited`, because the connection broke."""
         self.awaited.silence(pipe)

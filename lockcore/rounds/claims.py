@@ -34,7 +34,8 @@ V = TypeVar("V")
 # paths of greenlets and tasks check a TTL only if it is not the same object as the TTL before
 # (arguments.py, `NO_WAIT`).
 class Terms:
-    """The values that follow from one TTL. They are computed only once.
+    """The values that follow from one TTL. lockcore computes the values once and keeps them in this
+    object.
 
     `usable_ns` is TTL − drift. `timeout_ns` is the timeout per instance. A SET consists of
     `set_head`, the claim and `set_tail`.

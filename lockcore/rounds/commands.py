@@ -6,12 +6,12 @@ Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.m
 `Final`, so machine code finds them without a look-up.
 
 Rules: a command is encoded once for all N instances. In every command the owner token comes
-directly after the key. So the key and the token are encoded together, once per attempt. Both
-together are the `claim` (`$len\r\nkey\r\n$37\r\ntoken\r\n`). Every command consists of a head, the
-claim and a tail.
+directly after the key. So lockcore encodes the key and the token together, once per attempt. The
+encoded pair is the `claim` (`$len\r\nkey\r\n$37\r\ntoken\r\n`). Every command consists of a head,
+the claim and a tail.
 lockcore uses the first of these commands that an instance understands:
   release: DELEX key IFEQ token (Redis ≥ 8.4) · DELIFEQ key token (Valkey ≥ 9.0) · EVALSHA
-  extend:  SET key token IFEQ token PX ttl (Redis ≥ 8.4, Valkey ≥ 8.1; creates nothing) · EVALSHA
+  extend:  SET key token IFEQ token PX ttl (Redis ≥ 8.4, Valkey ≥ 8.1; creates no key) · EVALSHA
 Source: the commands' reference pages.
 """
 

@@ -1,17 +1,17 @@
-"""Ends rounds whose timeout has come.
+"""Ends the rounds whose timeout is over.
 
 Input: the sent rounds and the time. Output: the rounds that expire.
 
 Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md. Because of the
-compilation, the tables have slots. `Timetable` takes a function as an argument, because machine
-code would look up the method of a subclass by name.
+compilation, the tables have slots. `Timetable` takes a function as an argument. A subclass with its
+own method would be slower, because machine code would look up this method by name.
 
-Rules: a round's timeout counts from its own start, before its first byte is queued. If this process
-sends a command late, the instance still gets a tenth of the timeout for its answer. Batches are
-kept whole, and a batch is checked only when one of its rounds may be due. Each connection answers
-in order. So once the last round of a batch has all answers, every round of the batch has all
-answers. The batch is then dropped without a check. A heap keeps the rounds that are watched one by
-one.
+Rules: the timeout of a round begins at the start of this round, before its first byte is queued. If
+this process sends a command late, the instance still has a tenth of the timeout for its answer.
+lockcore never splits a batch here. It checks a batch only when a round of this batch may be due.
+Each connection answers in order. So once the last round of a batch has all answers, every round of
+the batch has all answers. lockcore then drops the batch and does not check its rounds. A heap
+contains the rounds that do not belong to a batch.
 """
 
 from collections import deque
@@ -38,7 +38,7 @@ FEWEST: Final = 64
 # so after an interrupt in `act` the entry is still there. The pop checks the number, because `act`
 # may have added an entry in front.
 class Timetable(Generic[T]):
-    """A table of things that are due at certain times.
+    """A table of things. Each thing is due at a certain time.
 
     `is_open(due_ns, thing)` returns True if the thing is not over and is still due at `due_ns`.
     """
@@ -120,14 +120,15 @@ class Deadlines:
         self.wake(due_ns)
 
     def _expire(self, round_: Round, now_ns: int) -> None:
-        """Expire a round, unless an extension of its lease has moved the end of the round."""
+        """Expire a round. If an extension of the lease has moved the end of the round, watch the
+        round until the new end."""
         if isinstance(round_, ExtendRound) and round_.due_ns > now_ns:
             self._singles.add(round_.due_ns, round_)
         else:
             round_.expire()
 
     def expire(self, now_ns: int) -> None:
-        """Expire every round whose timeout has come."""
+        """Expire every round whose timeout is over."""
         if now_ns < self.due_ns:
             return
         batches = self._batches

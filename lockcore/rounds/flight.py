@@ -7,11 +7,12 @@ compilation, constants are `Final`, `Flight` has slots, and the common part of r
 class (`InFlight`) instead of a Protocol.
 
 Rules (docs/lockcore/rounds.md): a flight counts its rounds while every answer is a success. If an
-instance gives a round another answer, the flight sets this round *apart*. From then on the round
-counts its own replies (rounds.py), and the flight goes on with the other rounds. A timeout or a
-broken connection dissolves the flight. After this, each round counts its own replies and begins
-with the count so far. The votes of a round are the same in three cases: its flight counts the
-replies, the round is apart, or the flight was dissolved. Tests compare the three cases.
+instance gives a round another answer, the flight sets this round *apart*. The round then counts its
+own replies (rounds.py). The flight still counts the replies of the other rounds. After a timeout or
+a broken connection, lockcore dissolves the flight. Each round of a dissolved flight counts its own
+replies and begins with the count so far. The votes of a round are the same in three cases: its
+flight counts the replies, the round is apart, or the flight was dissolved. Tests compare the three
+cases.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ FEWEST_PER_ONE_APART: Final = 6  # rounds
 
 
 class InFlight(Settled):
-    """The part of a round that its flight and its connections use (`Awaited`).
+    """The common base of rounds. A flight uses it, and a connection uses its base class `Awaited`.
 
     `flight` is None once the round counts its own replies. `success` contains the bytes of the
     expected answer. After a quorum of expected answers the outcome is `success_outcome`.
@@ -78,12 +79,13 @@ def _no_answer(success: bytes) -> bytes:
 # But `done` and `expected` must agree at all times. If a reply counted twice, a round would have a
 # grant that no server gave.
 class Flight:
-    """The rounds of one batch. A flight counts the replies of its rounds together.
+    """A flight contains the rounds of one batch, and counts the replies of these rounds together.
 
     `done[i]` is the number of replies from instance i, or −1 if the batch was not sent to this
-    instance. A quorum of instances has answered the first `carried` rounds. `apart` contains the
-    indexes of the rounds that count their own replies. `open` is the number of instances that have
-    not sent all replies, or 0 once the flight is dissolved.
+    instance. `carried` is a number of rounds: a quorum of instances has answered the first
+    `carried` rounds of the batch. `apart` contains the indexes of the rounds that count their own
+    replies. `open` is the number of instances that have not sent all replies, or 0 once the flight
+    is dissolved.
     """
 
     __slots__ = ("apart", "carried", "done", "engine", "expected", "open", "rounds", "started_ns")
@@ -133,9 +135,10 @@ class Flight:
         return self.rounds[self.done[index]]
 
     def set_apart(self, index: int, start: int) -> None:
-        """Set the instance's next round apart, because the answer to this round is not a success.
+        """Let the next round of the instance `index` count its own replies, because its answer is
+        not a success.
 
-        The expected answer of this round begins at `start` in `expected`.
+        In the bytes `expected`, the expected answer to this round begins at `start`.
         """
         number = self.done[index]
         if number in self.apart:
@@ -182,21 +185,22 @@ class Flight:
             round_.flight = None
 
     def _together(self, start: int, end: int) -> Sequence[InFlight]:
-        """The rounds from `start` to `end` that are not apart."""
+        """Return those rounds from `start` to `end` whose replies the flight still counts."""
         apart = self.apart
         if not apart:
             return self.rounds[start:end]
         return [self.rounds[index] for index in range(start, end) if index not in apart]
 
     def counts_of(self, round_: InFlight) -> tuple[int, int]:
-        """The numbers of successes and of undecided votes for a round that is not apart."""
+        """Return two counts for a round that is not apart: its successes and its undecided
+        votes."""
         return self._counts_at(self.rounds.index(round_))
 
     def dissolve(self) -> None:
         """Let every round count its own replies.
 
-        On each connection the flight stays in `pending` until it is the oldest entry. Then
-        pipeline.py replaces the flight with its rounds.
+        Each connection keeps the dissolved flight in `pending`. When the flight is the oldest entry
+        of `pending`, pipeline.py replaces the flight with its rounds.
         """
         if not self.open:
             return
@@ -217,9 +221,9 @@ class MergedReply(InFlight):
     After the header, one line with an answer follows for each of the `parts`.
 
     The header is the line `*n` for n parts. The flight compares the header with the expected bytes.
-    The line of each part counts as a separate reply. If an error comes instead of a part's line,
-    this error concerns only this part. Any other reply in place of the header concerns the whole
-    call, and no part has an answer. lockcore then sends each part again alone. If the instance can
+    It counts the line of each part as a reply of its own. An error in place of a part's line is the
+    answer to this part only. Any other reply in place of the header is the answer to the whole
+    call. Then no part has an answer, and lockcore sends each part again alone. If the instance can
     do nothing now, the parts are sent later (owed.py).
     """
 
@@ -252,4 +256,4 @@ class MergedReply(InFlight):
                 release.send_alone(pipe)
 
     def silence(self, pipe: InstancePipe) -> None:
-        """Do nothing, because each part gets its own `silence` call."""
+        """Do nothing, because the connection calls `silence` for each part, too."""

@@ -53,9 +53,9 @@ _LISTS: Final = b"*~>%"
 class Framing:
     """The replies of one connection.
 
-    `_read` is the number of checked bytes of the current reply. `_open` contains a number for each
-    open list. The outermost list comes first. The number counts the replies that this list still
-    needs.
+    `_read` is the number of checked bytes of the current reply. `_open` has one number for each
+    incomplete list: the number of elements that the list still needs. The number of the outermost
+    list is the first.
     """
 
     __slots__ = ("_address", "_open", "_read")

@@ -6,12 +6,12 @@ Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.m
 compilation, constants are `Final`, and `OwedRelease` has slots.
 
 Rules: an owed release is a release that an instance did not take. The release is owed until its key
-has expired, which takes at most max_ttl + drift after the release failed. This time does not begin
-with the request of the release. If this process is delayed, the SET may leave after the request.
-The reply to an owed release is no vote in any round. A new connection gets all owed releases at
-once. On an open connection, lockcore first pauses and then sends one release as a test. The pause
-begins at 50 ms and doubles up to 2 s. Once the instance takes the test release, the other releases
-follow.
+has expired. The key expires at most max_ttl + drift after lockcore noticed the failure of the
+release. This time does not begin when the caller requests the release, because a delayed process
+may send the SET after this request. The reply to an owed release is no vote in any round. A new
+connection gets all owed releases at once. On an open connection, lockcore first pauses and then
+sends one release as a test. The pause begins at 50 ms and doubles up to 2 s. Once the instance
+takes the test release, the other releases follow.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class OwedRelease:
     def last_reply(self, reply: object, pipe: InstancePipe) -> None:
         """Take an answer. A first NOSCRIPT never gets here, because `reply` handles it.
 
-        After this answer the release is done, given up, or still owed.
+        The answer decides if the release is done, given up, or still owed.
         """
         pipe.count_late()
         put_off = is_owed(reply)
@@ -129,7 +129,8 @@ class Debts:
     """The owed releases of one instance.
 
     `due_ns` is the time of the next test release, and `wake` is called with this time. `_put_off`
-    is True if the instance answered one of the sent releases with an error.
+    is True if one of the sent releases must be sent again, because the instance answered with an
+    error.
     """
 
     __slots__ = (
@@ -217,10 +218,10 @@ class Debts:
         self._waiting.append(owed)
 
     def answered(self, owed: OwedRelease, *, put_off: bool) -> None:
-        """Take an answer. If no other answer is missing, decide the next step.
+        """Take an answer. After the last missing answer, decide the next step.
 
-        If an error came, the next step is a pause and a new test. If no error came, the next step
-        is to send the other releases.
+        If one of the answers was an error, the next step is a pause and a new test. If no answer
+        was an error, the next step is to send the other releases.
         """
         self._under_way -= 1
         if put_off:

@@ -66,7 +66,8 @@ class Pipeline(InstancePipe):
     def open(self, transmit: Transmit, dialect: Dialect) -> None:
         """Use a new connection.
 
-        The handshake is over, and no other bytes were sent or received on this connection yet.
+        The handshake is over. After the handshake, no bytes have been sent or received on this
+        connection.
         """
         self.transmit = transmit
         self.dialect = dialect

@@ -5,12 +5,12 @@ Input: received bytes in pieces. Output: one whole reply at a time.
 Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md. Because of the
 compilation, constants are `Final`, and no slice of bytes may end before it begins.
 
-Rules: bytes are never changed before they are read. Each reply is read in one of two ways. `match`
-compares the reply with the expected bytes, and `next` parses the reply. Only the exact lines of
-resp.py are answers to rounds. Every other reply is an `Other`, so a text that only looks like an
-answer does not count. With RESP3 an instance sends push messages (`Unasked`). A push message
-reports a flush of keys, or it brings the message of another client. The size of all input is
-bounded.
+Rules: bytes are never changed before they are read. Two methods read replies. `match` compares a
+reply with the expected bytes, and `next` parses a reply. Only the exact lines of resp.py are
+answers to rounds. Every other reply is an `Other`, so a text that only looks like an answer does
+not count. With RESP3 an instance also sends push messages (`Unasked`), which are not replies. A
+push message reports a flush of keys, or it brings the message of another client. The size of all
+input is bounded.
 """
 
 from typing import Final
@@ -226,7 +226,8 @@ class Replies:
 
 
 def _lines_in_common(part: bytes, expected: bytes, start: int) -> int:
-    """Count the bytes of the first lines that `part` and `expected[start:]` have in common.
+    """Compare `part` with `expected[start:]`, and count the bytes of the whole lines that are equal
+    at the beginning.
 
     A binary search finds the first byte that differs.
     """

@@ -5,10 +5,10 @@ Arguments become the bytes of a request. A line of a peer becomes a reply.
 Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md. Because of the
 compilation, constants are `Final`.
 
-Rules: each answer to a command of the lock is a single line. The only answers are errors and the
-exact lines in `ANSWERS`, which are `+OK`, `$-1`, `_` (the same in RESP3), `:1` and `:0`. Any other
-reply is UNEXPECTED, for example `#t`, `,1` or a bulk string `OK`. An UNEXPECTED reply grants,
-refuses and confirms nothing. hiredis parses every other reply, once the reply is whole
+Rules: each answer to a command of the lock is a single line. An answer is either an error or one of
+the lines in `ANSWERS`. These lines are `+OK`, `$-1`, `:1`, `:0` and `_` (RESP3's form of `$-1`).
+Any other reply is UNEXPECTED, for example `#t`, `,1` or a bulk string `OK`. An UNEXPECTED reply
+grants, refuses and confirms nothing. hiredis parses every other reply, once the reply is whole
 (framing.py). An error is a `ReplyError` value and is never raised. Source: the Redis serialization
 protocol, RESP2 and RESP3.
 """

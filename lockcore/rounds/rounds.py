@@ -39,7 +39,7 @@ from lockcore.rounds.resp import error_kind
 class RoundEngine(Core):
     """The part of the engine that rounds use.
 
-    `unreleased` is the number of attempts that were sent and not yet released. `unanimous` is the
+    `unreleased` is the number of sent attempts whose release has not begun. `unanimous` is the
     tally of a round that every instance granted. `unanimous` is made only once, because it is the
     most frequent tally.
     """
@@ -104,13 +104,13 @@ class Counting(InFlight):
 class SetRound(Counting):
     """The SET of one attempt. `voters` contains the instances that get the SET.
 
-    After ACQUIRED the caller must still check the validity when the caller runs again. `cleaned` is
-    True if the SET was not sent, or if its release has already begun. In both cases no release must
-    be started.
+    A round with the outcome ACQUIRED may be too late. So the woken caller must check the validity.
+    If `cleaned` is True, lockcore must not start a release of this attempt. Either the SET was not
+    sent, or its release has already begun.
 
     `denied_by` has a bit for each instance that answered with an error. `newest` is the lease after
-    its last successful extension. `asked_until_ns` is the end of the lease that the last sent
-    extension would give.
+    its last successful extension. lockcore computes `asked_until_ns` when it sends an extension. It
+    is the end of the lease if this extension succeeds.
     """
 
     __slots__ = (
@@ -207,7 +207,8 @@ class SetRound(Counting):
         super().expire()
 
     def judge(self) -> None:
-        """Release a lost attempt, and settle an outcome that no vote can change any more."""
+        """Release the attempt if it is lost. Settle the outcome if no missing vote can change
+        it."""
         quorum = self.engine.quorum
         granted = quorum - self.missing
         undecided = self.undecided
@@ -232,7 +233,7 @@ class SetRound(Counting):
     def decided(self, outcome: Outcome | None, now_ns: int) -> None:
         """Note the caller's `outcome`. `now_ns` is the time when the caller ran again and decided.
 
-        This method does nothing, because only a `WatchedSetRound` notes the decision.
+        Here this method does nothing. A `WatchedSetRound` overrides it and notes the decision.
         """
 
 
@@ -279,7 +280,8 @@ class ReleaseRound(Counting):
 
     @property
     def never(self) -> int:
-        """The number of instances that get no release, because they were not sent the SET."""
+        """The number of instances that did not get the SET. These instances do not get the
+        release."""
         return self.engine.instances - len(self.won.voters)
 
     def encode(self, dialect: Dialect) -> bytes:
@@ -379,7 +381,7 @@ class ExtendRound(ReleaseRound):
 
     @property
     def never(self) -> int:
-        """Zero, because an extension is sent to every instance that can answer."""
+        """The number is 0, because an extension is sent to every instance that can answer."""
         return 0
 
     @property

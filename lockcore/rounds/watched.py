@@ -6,8 +6,9 @@ Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.m
 is a subclass of `SetRound`, because the compiled code that counts votes needs the fields of
 `SetRound`.
 
-Rules: each round makes one record. It makes the record once the round is closed, and its caller has
-reported an outcome or is gone. Replies after the close are not in the record.
+Rules: each round makes one record. The round waits for two events: the round closes, and its caller
+reports an outcome or is gone. After both events it makes the record. Replies after the close are
+not in the record.
 """
 
 from collections.abc import Callable
