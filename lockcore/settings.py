@@ -52,12 +52,12 @@ class RetryPolicy:
     ± 50 ms. With a random delay U(0, 5 ms) the first grant came after 0.9 ms. Choose a window of at
     least five times the duration of an uncontended acquire.
 
-    The window grows. Each attempt after the 200th makes the window 1 ms longer, up to 250 ms. After
-    200 refusals the holder probably keeps the lock for a long time, so frequent attempts gain
-    little. The first 200 attempts last about half a second with the default window, so this does
-    not slow down a hot lock. If a lock becomes free after 8 s, its waiter has made some 370
-    attempts. The waiter then gets the lock within 180 ms, and after 60 ms on average. A wait of 20
-    s without success costs some 480 attempts.
+    The window grows after the 200th attempt. Each further attempt makes the window 1 ms longer, up
+    to 250 ms. After 200 refusals the holder probably keeps the lock for a long time, so frequent
+    attempts gain little. The first 200 attempts last about half a second with the default window,
+    so this does not slow down a hot lock. If a lock becomes free after 8 s, its waiter has made
+    some 370 attempts. The waiter then gets the lock within 180 ms, and after 60 ms on average. A
+    wait of 20 s without success costs some 480 attempts.
 
     >>> RetryPolicy("sometimes")
     Traceback (most recent call last):
@@ -93,7 +93,7 @@ class RetryPolicy:
     ) -> int | None:
         """The start (ns) of the next attempt, or None if there is no next attempt.
 
-        `random` is uniform in [0, 1). `age_ns` is the time that the caller has waited so far.
+        `random` is uniform in [0, 1). The caller has waited for `age_ns` so far.
         """
         retried = outcome in RETRIED or (self.retry_unreachable and outcome is Outcome.UNREACHABLE)
         if not retried or self.policy == "none" or now_ns >= deadline_ns:
@@ -136,7 +136,7 @@ DEFAULT_LAG_CAP = LagCap()
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The settings of a Redlock from `connect` on.
+    """The settings of a Redlock. `connect` sets them, and they never change.
 
     `max_ttl_ms` is the largest TTL that a caller may request. A restarted instance abstains for
     this time. `max_ttl_ms` must be the same in all clients of the fleet. If `instance_timeout_ms`
@@ -215,7 +215,7 @@ class Settings:
         """Check a TTL.
 
         Raises TypeError unless the TTL is a whole number. Raises ValueError if the TTL is above
-        max_ttl_ms, or not longer than its drift.
+        max_ttl_ms. Also raises ValueError if the drift uses up the whole TTL.
         """
         check_whole("ttl_ms", ttl_ms, 1, A_DAY_MS)
         if ttl_ms > self.max_ttl_ms:

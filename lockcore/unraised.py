@@ -33,13 +33,13 @@ class _Callback:
 
 
 def is_its_own(error: BaseException) -> bool:
-    """True if the called code has raised `error` itself.
+    """True if `error` certainly comes from the called code.
 
     If the result is False, `error` may be an interrupt that was meant for the caller. An interrupt
     is a BaseException that comes from a signal's handler or is thrown into a greenlet. asyncio's
     CancelledError and GeneratorExit are not interrupts here. asyncio and Python throw these two
-    exceptions only into a suspended task or generator. But the called code was running, so it has
-    raised the exception itself.
+    exceptions only into a suspended task or generator. The called code was not suspended but
+    running, so it has raised the exception itself.
     """
     if isinstance(error, (Exception, GeneratorExit)):
         return True

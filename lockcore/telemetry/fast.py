@@ -10,14 +10,15 @@ sample. Samples are chosen separately for acquires, for releases and for each ou
 acquire. `pace` computes `every` from the rate of the last interval. The result is about
 `PER_SECOND` samples a second. The sink records the duration of a sample in the caller's own
 context, so an exemplar belongs to the caller's span. The duration of a sample is not in
-`Durations`. There are no samples before the first collection, because the sink possibly has no
+`Durations`. This file takes no samples before the first collection, because the sink may have no
 reader yet. The sink also gets each failed or slow acquire, each failed release, and each extension.
-The sink gets each of these operations immediately, in the caller's own context. Only the extensions
-of a keeper have no caller, so the sink gets these extensions in another context. A contended
-acquire counts as failed only if `contended_is_odd` is True. The sink records all failed releases
-and all extensions, but only samples of other operations. If a keeper finds that a lease is gone,
-this file counts the lost lease. The sink gets no report of this loss. An hour after its end, a
-lease that nobody has released is not counted any more.
+The sink gets each of these operations immediately, in the caller's own context. An extension by a
+keeper has no caller, so the sink gets it in another context. A contended acquire counts as failed
+only if `contended_is_odd` is True. The sink records the duration of each failed release and of each
+extension. It records the duration of any other operation only if the operation is a sample. If a
+keeper finds that a lease is gone, this file counts the lease as gone. The sink gets no report of
+this lease. If nobody releases a lease, this file stops counting the lease as held one hour after
+its end.
 """
 
 from bisect import bisect_left
@@ -86,7 +87,8 @@ class Sink(Protocol):
     def acquire(
         self, name: str, result: Lease | Denied, started_ns: int, *, sampled: bool, odd: bool
     ) -> None:
-        """Receive an acquire. It is a sample (`sampled`), or it was slow or failed (`odd`)."""
+        """Receive an acquire. `sampled` is True if the acquire is a sample. `odd` is True if the
+        acquire was slow or failed."""
 
     def release(self, name: str, lease: Lease, outcome: Outcome, started_ns: int) -> None:
         """Receive a release. The release is a sample, or it failed."""
@@ -127,7 +129,8 @@ class Durations:
         self.total_ns += took_ns
 
     def news(self) -> tuple[list[int], int]:
-        """The growth of each bucket since the last call, and the growth of the total time (ns)."""
+        """Return the growth since the last call: one number for each bucket, and the growth of the
+        total time (ns)."""
         buckets = self.buckets.copy()
         total_ns = self.total_ns
         added = [now - before for now, before in zip(buckets, self._read_buckets, strict=True)]
@@ -145,10 +148,11 @@ class Counts:
     """The numbers of one class of resources.
 
     `held` contains the unreleased leases. The key of each lease is the round that won the lease.
-    `first_tries` is the number of leases from a first attempt. `tries` contains the number of
-    attempts for each other lease. It stores n attempts as a duration of n seconds. `took`, `gave`
-    and `kept` contain the durations of successful acquires, of successful releases and of holds.
-    `durations` contains all kinds of durations, including these four.
+    `first_tries` is the number of leases from a first attempt. If a lease needed more than one
+    attempt, `tries` contains the number of its attempts. `tries` stores n attempts as a duration of
+    n seconds. `took` contains the durations of successful acquires. `gave` contains the durations
+    of successful releases. `kept` contains the times for which leases were held. `durations`
+    contains all kinds of durations, including `tries`, `took`, `gave` and `kept`.
     """
 
     __slots__ = (
@@ -180,7 +184,7 @@ class Counts:
         return self.durations.setdefault((name, outcome), Durations())
 
     def news(self) -> Iterator[tuple[Row, list[int], int]]:
-        """Yield the growth of each instrument and outcome since the last call."""
+        """For each instrument and outcome, yield the growth since the last call."""
         first_tries = self.first_tries
         for row, durations in self.durations.copy().items():
             added, added_ns = durations.news()
@@ -212,7 +216,7 @@ class Tallied:
     """An `Observer` that counts.
 
     An operation that takes longer than `slow_ns` is slow. `class_of` gives a resource's class.
-    `pace_listener` is called with a number n. From then on, one cycle in n is a sample. If
+    `pace_listener` is called with a number n. After this call, one cycle in n is a sample. If
     `contended_is_odd` is True, the sink gets every contended acquire. Otherwise the sink gets a
     contended acquire only if it is a sample, because a held lock is a normal answer.
     """
@@ -245,7 +249,7 @@ class Tallied:
         self.attempts.append(record)
 
     def begun(self) -> None:
-        """Count one more caller that waits."""
+        """Count one more waiting caller."""
         self.waiting += 1
 
     def ended(self, resource: Any, result: Lease | Denied | None, started_ns: int) -> None:
@@ -297,7 +301,7 @@ class Tallied:
             self.gone(lease)
 
     def gone(self, lease: Lease) -> None:
-        """Count a lease as gone. The second call for the same lease counts nothing."""
+        """Count a lease as gone. Another call for the same lease has no effect."""
         counts = self._only or self._counts_of(lease.resource)
         if counts.held.pop(lease.round, None) is not None:
             counts.numbers[GONE] += 1

@@ -1,12 +1,13 @@
 """Changes the numbers inside OpenTelemetry's SDK.
 
-This file records many values at once, and it makes the SDK forget values after a fork.
+This file has two tasks. It records many values at once, and it makes the SDK forget values after a
+fork.
 
-Rules: the SDK has no public functions for these two tasks, so this file uses private names of the
+Rules: the SDK has no public functions for the two tasks, so this file uses private names of the
 SDK. No other file uses private names of the SDK. Another SDK or a later version may lack these
-names. In this case a histogram gets its values one by one, and a forked child continues with the
-numbers of its parent. Each of the two functions runs during a collection, or while the process has
-only one thread.
+names. If the SDK lacks these names, a histogram gets its values one by one, and a forked child
+continues with the numbers of its parent. The public functions of this file run during a collection,
+or while the process has only one thread.
 """
 
 from bisect import bisect_left
@@ -27,7 +28,7 @@ _OVERFLOW = {"otel.metric.overflow": True}
 def drop_remembered(instrument: Instrument) -> None:
     """Make the SDK forget all values of this instrument.
 
-    A forked child calls this, because the values belong to its parent.
+    A forked child calls this function, because the values belong to the child's parent.
     """
     real = _real(instrument)
     consumer = getattr(real, "_measurement_consumer", None)
@@ -43,7 +44,8 @@ def drop_remembered(instrument: Instrument) -> None:
 def record_all(
     histogram: Histogram, counts: Mapping[float, int], total: float, attributes: dict[str, str]
 ) -> None:
-    """Record each value in `counts` n times, where n ≥ 1 is the count of the value.
+    """Record values. `counts` contains a count ≥ 1 for each value, and each value is recorded as
+    often as its count says.
 
     The recorded sum is `total`, even if the values add up to another number.
     """
@@ -70,8 +72,8 @@ def _record_one_by_one(
 ) -> None:
     """Record values one by one.
 
-    If there are more than `MOST_ONE_BY_ONE` values, the count of each value is reduced by the same
-    factor. The distribution is then correct, but the total count is too low.
+    If there are more than `MOST_ONE_BY_ONE` values, this function reduces each count by the same
+    factor. The reduced counts have the same distribution, but their sum is too low.
     """
     share = min(1.0, MOST_ONE_BY_ONE / max(1, sum(counts.values())))
     for value, number in counts.items():
@@ -100,9 +102,10 @@ def _series(histogram: Histogram, attributes: dict[str, str]) -> Iterator[Any]:
 
 
 def _add(series: Any, counts: Mapping[float, int]) -> None:
-    """Add each value to `series` n times, where n is the value's count in `counts`.
+    """Record values in `series`. `counts` contains a count for each value, and each value is
+    recorded as often as its count says.
 
-    A series that is not a histogram gets the values one by one.
+    If the series is not a histogram, record its values one by one.
     """
     for value, number in counts.items():
         if not number:

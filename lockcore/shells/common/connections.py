@@ -76,9 +76,10 @@ class Connections:
     def make_foreign(self) -> None:
         """Stop this copy of the Redlock, because it is in a forked child.
 
-        The sockets stay as they are, because the parent may share the epoll set that watches them.
-        The child sends nothing on the shared sockets. If the child sent commands, copies of the
-        parent's callers would release attempts that the parent is about to win.
+        The child does not close the sockets. The parent watches them with an epoll set, and the
+        child may share this set. The child sends nothing on the shared sockets. The child has
+        copies of the parent's callers. If these copies sent releases, the parent would lose
+        attempts that it is about to win.
         """
         self.engine.foreign = self.engine.retired = self.closed = True
         self.engine.voters = ()
@@ -125,7 +126,8 @@ class Connections:
     def connected(self, index: int, result: Shaken) -> None:
         """Take the result of a handshake after the first contact.
 
-        After a success the instance joins again. After a failure the client connects again later.
+        If the handshake succeeded, lockcore uses the instance again. If the handshake failed, the
+        client connects again later.
         """
         if self.closed:
             if isinstance(result, Connected):
@@ -198,11 +200,11 @@ class Connections:
 class Drain:
     """The close of a Redlock.
 
-    At first, no more attempts begin, and waiting callers get an error. Then the close waits for
-    operations in flight. The close also waits for leases, until no lease is left or until nobody
-    releases a lease for GRACE_NS. At the deadline, lockcore releases results that no caller has
-    taken. For each instance with owed releases (owed.py), the client tries once to connect and to
-    send them.
+    First, the Redlock begins no more attempts, and waiting callers get an error. Then the close
+    waits for operations in flight. The close also waits for leases, until no lease is left or until
+    nobody releases a lease for GRACE_NS. At the deadline, lockcore releases results that no caller
+    has taken. If releases are owed to an instance (owed.py), the client connects to this instance
+    once and sends them.
     """
 
     def __init__(self, driver: Connections, drain_s: float) -> None:
@@ -216,7 +218,7 @@ class Drain:
         self._engine.retire()
 
     def is_over(self, now_ns: int) -> bool:
-        """True if the close has nothing more to wait for, or if its time is over."""
+        """True if the close need not wait any longer, or if its time is over."""
         engine = self._engine
         if now_ns >= self.deadline_ns:
             return True

@@ -39,7 +39,7 @@ class LoopDriver(Connections):
     A subclass defines the other methods. `_tick_later` calls `tick` after a time in ns. `_soon`
     makes the loop call a function in its next pass. `_stay_awake` keeps the loop from sleeping. The
     loop then calls `look_again` in every pass, until `look_again` returns False. `_hand_out` wakes
-    the callers of settled rounds (awaited.py).
+    the callers whose rounds are settled (awaited.py).
     """
 
     # True: callers live in other threads and may call at any time.
@@ -60,7 +60,8 @@ class LoopDriver(Connections):
         self._vigil = Vigil() if len(targets) == 1 and not self.for_threads else None
 
     def make_foreign(self) -> None:
-        """See Connections.make_foreign. All keepers end, because the parent extends the leases."""
+        """See Connections.make_foreign. All keepers of the child end, because the keepers of the
+        parent extend the leases."""
         super().make_foreign()
         for keeper in list(self.keepers.values()):
             cancel = keeper.cancel
@@ -80,9 +81,11 @@ class LoopDriver(Connections):
         raise NotImplementedError
 
     def beside(self, job: Callable[[], object]) -> None:
-        """Run `job` in a place where it may wait without a delay for other callers.
+        """Run `job` in a thread or greenlet in which it may wait. Other callers do not wait for
+        `job`.
 
-        `job` calls code of the user. In an event loop this code cannot wait, so `job` runs at once.
+        `job` calls code of the user. In an event loop there is no such place, so `job` runs at once
+        and must not wait.
         """
         job()
 
@@ -214,10 +217,11 @@ class LoopDriver(Connections):
         self._tick_by(self.engine.next_tick_ns(now_ns, self._slack_ns()), now_ns)
 
     def _slack_ns(self) -> int:
-        """The longest time (ns) by which a turn may be late (`Engine.next_tick_ns`).
+        """The longest allowed delay (ns) of a turn that is due (`Engine.next_tick_ns`).
 
         If many replies are missing, a turn that is due waits for the next reply. The turn's command
-        then leaves together with other commands. If few replies are missing, the result is 0.
+        then leaves together with other commands. If few replies are missing, the turn does not
+        wait, so the result is 0.
         """
         return 0 if await_few(self.engine.voters, FEW) else SLACK_NS
 
@@ -231,8 +235,8 @@ class LoopDriver(Connections):
     def tick(self) -> None:
         """Do the work that is due, because the timer has fired.
 
-        If this process is late, replies may already wait in the sockets. So this method first
-        counts these replies.
+        If this process runs late, the sockets may already contain replies. So this method counts
+        these replies before it looks for timeouts.
         """
         if self.closed:
             return
@@ -267,8 +271,8 @@ class LoopDriver(Connections):
     def interrupted(self) -> None:
         """Break off every connection, because an interrupt came while the engine was running.
 
-        The engine may have sent or counted only a part of its commands. Open votes become SILENT,
-        and open releases are sent again later (owed.py).
+        The interrupt may have stopped the engine in the middle of a send or of a count. Open votes
+        become SILENT, and open releases are sent again later (owed.py).
         """
         if self._vigil is not None:
             self._vigil.is_kept = False

@@ -8,9 +8,9 @@ list of symptoms, with the most specific symptom first. The explanation comes fr
 that has a row in `FAILURES`. An explanation never guesses. For example, it recommends TLS only if
 the peer spoke TLS. A whole foreign text is quoted only if no row matches it. The quotation is one
 short line, and never contains a secret. If a row of `FAILURES` matches, the explanation quotes only
-the parts of the text that the row's pattern selects. These parts cannot contain a password. Only
-the row `speech OTHER` quotes the first line that the peer sent. This row does not quote the line if
-the peer's first bytes contain a secret.
+the parts of the text that the row's pattern selects. These parts cannot contain a password. The row
+`speech OTHER` quotes the first line that the peer sent, and no other row quotes this line. The row
+`speech OTHER` does not quote this line if the peer's first bytes contain a secret.
 """
 
 import errno
@@ -478,8 +478,8 @@ def _of_files(target: InstanceTarget) -> Failure | None:
 
 
 def _line(target: InstanceTarget, heard: bytes) -> str:
-    """The first line of the peer's bytes, as printable text. The line is left out if the bytes
-    contain a secret."""
+    """Return the first line of the peer's bytes as printable text. If the bytes contain a secret,
+    return a sentence that does not show the line."""
     text = heard.decode("utf-8", "replace")
     if target.mask(text) != text:
         return "a text that contains a secret (lockcore does not show the text)"
@@ -488,7 +488,7 @@ def _line(target: InstanceTarget, heard: bytes) -> str:
 
 
 def _quoted(target: InstanceTarget, error: BaseException, what: str) -> str:
-    """Quote an error in one line, because `FAILURES` has no row for the error.
+    """Quote the text of an error in one line. `FAILURES` has no row for this error.
 
     If the text has a secret, only the error code is quoted. The error code is the first word of the
     text. If this word is no code, the name of the exception is quoted.

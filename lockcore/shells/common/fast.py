@@ -25,7 +25,8 @@ MOST_READS = 64
 
 
 def nothing() -> int:
-    """The number of bytes that a plain socket has decrypted and keeps, which is always 0."""
+    """Return 0. This is the `pending` of a plain socket, because a plain socket keeps no decrypted
+    bytes."""
     return 0
 
 
@@ -97,14 +98,14 @@ class Wire:
     def receive(self) -> list[bytes]:
         """Read received bytes, but not much more than READ_BYTES. The list may be empty.
 
-        Raises OSError when the connection has ended. A plain socket is read once. A TLS socket
-        gives one record (16 KiB at most) per call, so it is read several times. The method stops
-        reading before the socket is empty, because an instance may send faster than this process
-        decrypts. Otherwise such a fast instance would block the loop for seconds and fill hundreds
-        of megabytes of memory. Bytes that are left in the kernel wake the loop again, so they are
-        read in the next pass, after the other instances. But a poll does not report bytes that the
-        TLS layer has already decrypted (`pending`). These bytes are the rest of one record, so they
-        are read now.
+        Raises OSError when the connection has ended. The method reads a plain socket once. A TLS
+        socket returns at most one record (16 KiB) per call, so the method reads a TLS socket
+        several times. An instance may send faster than this process decrypts, so the method stops
+        before the socket is empty. Without this limit, a fast instance would block the loop for
+        seconds and fill hundreds of megabytes of memory. Bytes that are left in the kernel wake the
+        loop again, so they are read in the next pass, after the other instances. But a poll does
+        not report bytes that the TLS layer has already decrypted (`pending`). So the method reads
+        these bytes now. They are the rest of one record.
         """
         chunks: list[bytes] = []
         room = READ_BYTES

@@ -6,8 +6,8 @@ server.
 Rules: redis-py does TLS, AUTH, ACL users, SELECT and unix sockets. The retries of redis-py are off.
 If redis-py repeated a successful SET NX, the instance would refuse the second SET. The handshake
 asks the instance to report flushes of keys (RESP3, CLIENT TRACKING). Such a report arrives on the
-same connection before all later replies. So the client learns of a flush before it counts any vote
-that followed the flush. The handshake also reads the facts about the instance. `failure.py`
+same connection before all later replies. So the client first gets the report of a flush, and then
+the votes from after this flush. The handshake also reads the facts about the instance. `failure.py`
 explains failures, and no message contains a password. The whole handshake takes at most
 `connect_timeout_s`, except for the resolver, which cannot be interrupted. If the first contact
 fails and the peer gives no reason, `peer.py` may take one more second. The handshake blocks. So a
@@ -141,7 +141,8 @@ def _ask(connection: HandshakeConnection, *arguments: str | bytes) -> Any:
 
 
 def _tells(connection: HandshakeConnection) -> bool:
-    """True if the server reports flushes of keys on this connection from now on.
+    """Ask the server to report flushes of keys on this connection. Return True if the server will
+    do this.
 
     The option OPTIN prevents reports about other changes of keys.
     """
@@ -241,8 +242,8 @@ def _works(connection: HandshakeConnection, *arguments: str | bytes) -> bool:
 def _is_forbidden(error: ResponseError) -> bool:
     """True if the user may not run the command on any key.
 
-    If the error only concerns the key of the probe, the result is False. The user may still run the
-    command on other keys.
+    If the user may not use the key of the probe, the result is False. This user may have the right
+    to run the command on other keys.
     """
     return isinstance(error, NoPermissionError) and " run " in str(error)
 
@@ -284,8 +285,8 @@ def _dialect(target: InstanceTarget, connection: HandshakeConnection) -> Dialect
 def _extends(connection: HandshakeConnection, key: bytes, *, default: bool) -> bool:
     """True if SET … IFEQ exists.
 
-    A full or read-only instance refuses a SET before it reads the option IFEQ. In this case the
-    result is `default`.
+    A full or read-only instance refuses the SET and does not look at the option IFEQ. For such an
+    instance the result is `default`.
     """
     try:
         _ask(connection, "SET", key, b"x", "IFEQ", b"x", "PX", "1")

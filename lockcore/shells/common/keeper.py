@@ -4,12 +4,12 @@ Input: a lease. Output: a handle with the newest lease, or with the reason why t
 
 Pure. This file is not compiled, because it is on no hot path and applications use its class.
 
-Rules: as soon as a keeper ends, it calls the holder's callback. Then it reports the end to the
-observer. The callback is also called if the end of the lease, a cancelled task or a bug of lockcore
-ended the keeper. The callback is not called after `stop`, a release or a close. If the callback
-raises, Python prints the exception. In a forked child nothing is called, because the lease still
-belongs to the parent. The `error` of the child's handle says that the process was forked
-(`forked`).
+Rules: as soon as a keeper ends, it calls the holder's callback. After this call, the keeper reports
+its end to the observer. The callback is also called if the end of the lease, a cancelled task or a
+bug of lockcore ended the keeper. The callback is not called after `stop`, a release or a close. If
+the callback raises, Python prints the exception. In a forked child nothing is called, because the
+lease still belongs to the parent. The `error` of the child's handle says that the process was
+forked (`forked`).
 """
 
 from collections.abc import Callable, Generator
@@ -40,9 +40,10 @@ class KeepAlive:
 
     `stopped` is True once the keeper has ended. A keeper ends after `stop`, a release, a close or
     its last extension, and when the lease is gone. `error` is the exception that ended the keeper,
-    or None. If there is an `error`, `gone` is UNREACHABLE, and the lease lasts until
-    `lease.valid_until_ns`. In a forked child `error` is a ForeignProcessError, because only the
-    parent extends the lease. `tell_extended` and `tell_gone` report to the Redlock's observer.
+    or None. If `error` is not None, the outcome of `gone` is UNREACHABLE. The lease is then still
+    valid until `lease.valid_until_ns`. In a forked child `error` is a ForeignProcessError, because
+    only the parent extends the lease. `tell_extended` and `tell_gone` report to the Redlock's
+    observer.
     """
 
     def __init__(
@@ -85,7 +86,7 @@ class KeepAlive:
         self.renewals += 1
 
     def ended(self, denied: Denied) -> None:
-        """End the keeper with `denied`. Report the end, unless the keeper was stopped before.
+        """End the keeper with `denied`. If the keeper was not stopped before, report its end.
 
         The lease is gone, or this keeper cannot extend it any more.
         """
@@ -111,7 +112,7 @@ class KeepAlive:
             self.tell_gone(self.lease)
 
     def forked(self, denied: Denied) -> None:
-        """End this copy of the keeper in a forked child, without a report.
+        """End this keeper without a report, because it is a copy in a forked child.
 
         The keeper of the parent continues.
         """
@@ -165,8 +166,8 @@ def _extensions(keeper: KeepAlive, engine: Engine) -> Generator[Request, int, De
     """Extend the lease when it is due.
 
     If an extension reaches too few instances, the keeper tries again after a tenth of `every_ms`.
-    Nothing is sent after the end of the lease. An extension by other code only moves the time of
-    the next extension.
+    Nothing is sent after the end of the lease. Other code may also extend the lease. The keeper
+    then makes its next extension later.
     """
     lease = keeper.lease
     every_ns = int(keeper.every_ms * NS_PER_MS)

@@ -20,7 +20,8 @@ from lockcore.shells.common.target import InstanceTarget
 
 
 class LoopedDriver(LoopDriver):
-    """The part of a driver that watches sockets and sets timers with `loop`."""
+    """The base of drivers that use an event loop. `loop` watches the sockets and runs the
+    timers."""
 
     def __init__(
         self,
@@ -76,8 +77,8 @@ class LoopedDriver(LoopDriver):
     def _readable_at_last(self, index: int) -> None:
         """Read a socket of uvloop, and look for a reset afterwards.
 
-        uvloop reports a reset only once, together with the bytes before the reset. After this
-        report uvloop does not watch the socket any more.
+        uvloop reports a reset only once, together with the bytes before the reset. After uvloop has
+        reported the reset, it does not watch the socket any more.
         """
         wire = self.wires[index]
         self.readable(index)
@@ -101,7 +102,8 @@ class LoopedDriver(LoopDriver):
 
 
 def is_uvloop(loop: asyncio.AbstractEventLoop) -> bool:
-    """True for a loop of uvloop, which has no public mark."""
+    """True if `loop` is a loop of uvloop. uvloop has no public attribute for this test, so the test
+    compares the name of the module."""
     return type(loop).__module__.startswith("uvloop")
 
 

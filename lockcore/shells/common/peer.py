@@ -142,7 +142,8 @@ def _connected(target: InstanceTarget, end_s: float) -> socket.socket:
 
 
 def _tls_end(target: InstanceTarget, end_s: float) -> Peer:
-    """The result of a TLS handshake with a peer that may refuse the connection.
+    """Make a TLS handshake with the peer, and return the observation. The peer may refuse the
+    connection.
 
     A server that requires a client certificate reports this in its last record, after the
     handshake. If this function sent data, a reset of the connection could destroy the last record.

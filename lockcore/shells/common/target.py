@@ -1,6 +1,7 @@
 """One instance that a lock connects to.
 
-Input: a URL. Output: a target. The target has an address without secrets, and it opens connections.
+Input: a URL. Output: a target. A target opens connections to the instance. Its address contains no
+secrets.
 
 Rules: `url.py` reads the URL. lockcore itself decides on the retries, the protocol and the
 time-outs, even if the URL has options for them. Foreign texts about the instance pass through the
@@ -77,9 +78,9 @@ class InstanceTarget:
 
     Only the `address` (host:port or a path) may appear in texts. `mask` removes the secrets of the
     URL from a text. `inbox` is the name of the channel for messages of other processes, or empty.
-    `ignored` contains a sentence for each option of the URL that has no effect. If `look_closer` is
-    True and a connection fails without a reason, one or two more connections find the protocol of
-    the peer.
+    `ignored` contains a sentence for each option of the URL that has no effect. A connection may
+    fail without a reason. If `look_closer` is True, lockcore then opens one or two more connections
+    to find the protocol of the peer.
     """
 
     address: str
@@ -96,7 +97,8 @@ class InstanceTarget:
         return issubclass(self.options["connection_class"], SSLConnection)
 
     def connection(self) -> HandshakeConnection:
-        """A redis-py connection with one deadline for its whole handshake. It is not open yet.
+        """Make a redis-py connection with one deadline for its whole handshake. This method does
+        not open the connection.
 
         The connection is made without a pool of redis-py. The connection does not select the URL's
         database, because lockcore must first recognise a Sentinel or a proxy.
@@ -109,9 +111,10 @@ class DeadlineSocket:
     """A socket with one deadline for all reads and writes.
 
     A peer that sends single bytes cannot extend the deadline. `heard` contains the first bytes of
-    the peer. The socket checks the lengths in headers (framing.py). Without this check, redis-py's
-    parser (hiredis) would allocate memory for a list of 10⁹ replies, and the allocation would stop
-    the process for seconds.
+    the peer. The socket refuses a reply that is too long as soon as it has the reply's header
+    (framing.py). Without this check, the header of a list of 10⁹ replies would make redis-py's
+    parser (hiredis) allocate memory for the whole list. The allocation would stop the process for
+    seconds.
     """
 
     def __init__(self, inner: socket.socket, end_s: float, heard: bytearray) -> None:
@@ -169,7 +172,8 @@ def _left_s(end_s: float) -> float:
 
 
 def _timed(kind: Any) -> Callable[..., HandshakeConnection]:
-    """A class of redis-py's connections in which all steps from `connect` on share one deadline."""
+    """Make a subclass of a connection class of redis-py. In this subclass, `connect` and all later
+    steps share one deadline."""
 
     class TimedConnection(kind):  # type: ignore[misc]
         _end_s = 0.0

@@ -1,7 +1,7 @@
 """Reads the URL of one instance.
 
-Input: a URL. Output: the scheme, the place and the options of the URL, or one sentence about the
-mistake.
+Input: a URL. Output: the scheme, the place and the options of the URL. For a wrong URL, the output
+is an exception with one sentence.
 
 Rules: lockcore reads the options of a URL that `READ` lists. lockcore ignores the options in
 `IGNORED`, because it decides these values itself, and it warns the caller. lockcore refuses every
@@ -323,9 +323,10 @@ def _read_options(
 
 
 def _meant(name: str) -> str:
-    """The name of an unknown option, and the similar option that the user may mean.
+    """Return the end of a sentence about an unknown option. It contains the option's name. If a
+    known option has a similar name, it contains this name, too.
 
-    The result does not quote the name if the name may be a part of a password.
+    If the name may be a part of a password, the result does not contain the name.
     """
     readme = "; the README lists the supported options"
     if not re.fullmatch(r"[a-z]+(_[a-z]+)*", name, re.IGNORECASE) or len(name) > 40:

@@ -1,12 +1,13 @@
 """Decides whether a loop stays awake until a reply arrives.
 
-Input: the times of sends, and the ends of the loop's passes. Output: the decision whether the loop
-looks again or sleeps.
+Input: the time of each send, and the time at the end of each pass of the loop. Output: the decision
+whether the loop looks again or sleeps.
 
 Rules: a sleeping loop runs again about 30 µs after the reply has arrived. A nearby server replies
-in less time. So the loop stays awake for a moment and looks for the reply
-(docs/lockcore/protocol.md, "A lone caller's loop stays awake"). After each vigil without a reply,
-the loop starts vigils more rarely. Source: adaptive spinning of mutexes (Karlin et al., SODA 1990).
+in less than 30 µs. So the loop stays awake for a moment and looks for the reply
+(docs/lockcore/protocol.md, "A lone caller's loop stays awake"). After a vigil without a reply, the
+loop sends without vigils for some time. After each further vigil without a reply, this time is
+longer. Source: adaptive spinning of mutexes (Karlin et al., SODA 1990).
 """
 
 import os
@@ -31,7 +32,8 @@ MOST_SKIPPED = 1024
 # single instance and more than one core. With a far server, a vigil would cost 60 µs of CPU per
 # round. Because the pauses double, the cost is only 0.06 µs.
 class Vigil:
-    """Keeps one loop awake for a short time. Such a time is called a vigil.
+    """A vigil is a short time for which a loop stays awake. This object begins and ends the vigils
+    of one loop.
 
     `is_kept` is True during a vigil.
     """

@@ -190,8 +190,8 @@ class AsyncDriver(LoopedDriver):
     def close_soon(self) -> None:
         """See LoopDriver.close_soon.
 
-        A loop that does not run now may never run again. In this case the method closes the driver
-        itself.
+        A loop that does not run now may never run again. If the loop does not run, the method
+        closes the driver itself.
         """
         if self._loop.is_running():
             self._loop.call_soon_threadsafe(self.close_now)

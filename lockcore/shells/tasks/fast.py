@@ -6,11 +6,12 @@ This file is compiled, so it follows the rules of docs/lockcore/compiled.md. Bec
 compilation, the code calls seats without a look-up by name, and stores functions of other modules
 as attributes.
 
-Rules: a task waits at a `Seat`, and the seat steps the task directly from the I/O callback. In two
-cases the seat only settles its future, and the loop steps the task later (`later`). In the first
-case, the loop is already stepping another task. In the second case, futures lack the private parts
-that a seat needs (`knows`). Source: asyncio's futures.py (`_callbacks`) and tasks.py (`__step` and
-`__wakeup`), and their C versions.
+Rules: a task waits at a `Seat`, and the seat steps the task directly from the I/O callback. In
+three cases the seat only settles its future, and the loop steps the task later (`later`). The first
+case is that the loop is already stepping another task. The second case is that futures lack the
+private parts that a seat needs (`knows`). The third case is that the future has no callback of a
+waiting task, for example after a cancellation. Source: asyncio's futures.py (`_callbacks`) and
+tasks.py (`__step` and `__wakeup`), and their C versions.
 """
 
 import sys
@@ -56,8 +57,8 @@ def knows(future: object) -> bool:
 class Seat:
     """A place where one task at a time waits.
 
-    If the task is cancelled, asyncio cancels the seat's future as usual. No other task uses this
-    seat again.
+    If the task is cancelled, asyncio cancels the seat's future as usual. After this cancellation,
+    no task uses the seat again.
     """
 
     __slots__ = ("_callback", "_context", "_future", "_is_alone", "_once", "_seats")
@@ -121,7 +122,7 @@ class Seat:
             seats.free.append(self)
 
     def later(self) -> None:
-        """Let the loop step the task at this seat, in the next pass of the loop."""
+        """The task at this seat does not run now. The loop steps it in the next pass."""
         if not self._future.done():
             self._future.set_result(None)
 
@@ -130,8 +131,8 @@ class Seats:
     """The seats of one loop.
 
     `free` contains the seats at which no task waits. While a seat steps its task, `again` is this
-    seat until a task takes it. Otherwise `again` is None. `settled` is a future that is already
-    settled. To step a task, the seat passes this future to the task's callback. `steps` is True if
+    seat until a task takes it. Otherwise `again` is None. To step a task, a seat calls the task's
+    callback with the future `settled`, which has a result from the start. `steps` is True if
     futures have the private parts that seats need.
     """
 
@@ -156,7 +157,8 @@ def step_all(engine: Core, *, at_once: bool) -> None:
     """Wake the callers of all settled rounds. The callers wait at seats.
 
     This function is a copy of `hand_out` (awaited.py), because `hand_out` would call a function by
-    its name for each caller. That call would cost 2 % of the CPU of a lease.
+    its name for each caller. For each lease, the look-up and the call would cost 2 % of its CPU
+    time.
     """
     try:
         while (waiter := next_waiter(engine)) is not None:

@@ -4,11 +4,11 @@ Each Redlock has one daemon thread for its I/O. This thread runs the calls of al
 
 Rules: a caller puts a job into the I/O thread's inbox (io_thread.py) and sleeps on a lock of its
 own. If a signal handler uses the Redlock during this sleep, the handler sleeps on a lock of its
-own. If an interrupt ends the sleep, the caller tells the I/O thread that it will not take the
-result. The I/O thread itself never waits for a call. A `__del__` or an observer that runs in this
-thread and tries to wait gets a CannotWaitError. A lease belongs to a caller only after the caller
-itself has read the clock. The reading of the clock is always the last step (call.py). At
-interpreter exit, queued commands are still sent.
+own. An interrupt may end the sleep of the caller. The caller then sends a message to the I/O
+thread, because the caller will not take the result. The I/O thread never waits for the result of a
+call. A `__del__` or an observer that runs in this thread and tries to wait gets a CannotWaitError.
+A lease belongs to a caller only after the caller itself has read the clock. The reading of the
+clock is always the last step (call.py). At interpreter exit, queued commands are still sent.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ class ThreadDriver(IoDriver):
     def background(
         self, steps: Generator[Request, int, T], done: Callable[[T], None]
     ) -> Callable[[], object]:
-        """Run `steps` in the I/O thread, then call `done` in another thread.
+        """Run `steps` in the I/O thread. After the last step, call `done` in a new thread.
 
         `done` gets the value of `steps`. Returns a function that stops the steps.
         """

@@ -2,11 +2,12 @@
 
 Its event loop runs the jobs of other threads.
 
-Rules: only the I/O thread uses the engine. A caller rings a bell to wake the I/O thread. The caller
-need not ring if another caller has rung since the inbox was last empty. A ring releases the GIL and
-may cost time. So a caller with an offered lease rings before it reads the clock. After the caller
-has read the clock, it puts its decision into the inbox without a ring. The I/O thread regularly
-looks for such messages. The thread is a daemon, so it does not delay an exit of the process.
+Rules: only the I/O thread uses the engine. A caller rings a bell to wake the I/O thread. If another
+caller has already rung for the jobs in the inbox, the next caller does not ring. A ring releases
+the GIL, so other threads may delay the caller. For this reason, a caller with an offered lease
+first rings and then reads the clock. After the caller has read the clock, it puts its decision into
+the inbox without a ring. The I/O thread regularly looks for such messages. The thread is a daemon,
+so it does not delay an exit of the process.
 """
 
 import asyncio
@@ -82,7 +83,8 @@ class IoDriver(LoopedDriver):
                 raise
 
     def _leave(self, message: Callable[[], object]) -> None:
-        """Put a message into the inbox without a ring. `_expect` was posted before."""
+        """Put a message into the inbox, and do not ring the bell. The caller has posted `_expect`
+        before."""
         self._inbox.append(partial(self._hear, message))
 
     def _ring(self) -> None:
@@ -154,7 +156,8 @@ class IoDriver(LoopedDriver):
         self.calls.difference_update(call for call in calls if call.over)
 
     def _end(self) -> None:
-        """End all waits for this thread, because a close or a bug has ended its work."""
+        """A close or a bug has ended the work of this thread. End the waits of all callers, and
+        close the loop."""
         self.shut()
         self.wake()
         self._refuse(list(self.calls))
