@@ -7,11 +7,12 @@ Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.m
 
 Rules: the client implements the *delayed restart* of the Redlock text. An instance that may have
 forgotten locks abstains until all these locks have expired. The abstention begins when the client
-notices that locks may be lost. It lasts max_ttl + drift. If the handshake shows a new identity of
-the server, locks may be lost. On an open connection, engine/amnesia.py notices lost locks. A table
-in the README shows the length of the abstention for each policy (`rejoin`). An abstaining instance
-gets no SETs, but it gets other commands. An instance over its lag cap gets no SETs until it has
-caught up. If an instance is down, the client connects to it again after a pause that grows.
+notices that locks may be lost. The abstention lasts max_ttl + drift. If the handshake shows a new
+identity of the server, locks may be lost. On an open connection, engine/amnesia.py notices lost
+locks. A table in the README shows the length of the abstention for each policy (`rejoin`). An
+abstaining instance gets no SETs, but it gets other commands. An instance over its lag cap gets no
+SETs until it has caught up. If an instance is down, the client connects to it again after a pause
+that grows.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Computes the outcome of a round from its votes.
 
-Input: counts of votes, N instances and the quorum q. Output: the outcome of the round. Another
-output says if the outcome is final.
+Input: counts of votes, N instances and the quorum q. Output: the outcome of the round, and a
+boolean value that is True if the outcome is final.
 
 Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md. The rules of
 compiled.md change nothing here, because all functions of this file work on numbers.

@@ -8,10 +8,10 @@ own method would be slower, because machine code would look up this method by na
 
 Rules: the timeout of a round begins at the start of this round, before its first byte is queued. If
 this process sends a command late, the instance still has a tenth of the timeout for its answer.
-lockcore never splits a batch here. It checks a batch only when a round of this batch may be due.
-Each connection answers in order. So once the last round of a batch has all answers, every round of
-the batch has all answers. lockcore then drops the batch and does not check its rounds. A heap
-contains the rounds that do not belong to a batch.
+This file never splits a batch. It checks a batch only when a round of this batch may be due. Each
+connection answers in order. So once the last round of a batch has all answers, every round of the
+batch has all answers. lockcore then drops the batch and does not check its rounds. A heap contains
+the rounds that do not belong to a batch.
 """
 
 from collections import deque

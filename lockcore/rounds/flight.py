@@ -35,7 +35,8 @@ FEWEST_PER_ONE_APART: Final = 6  # rounds
 
 
 class InFlight(Settled):
-    """The common base of rounds. A flight uses it, and a connection uses its base class `Awaited`.
+    """The common base class of rounds. A flight uses it, and a connection uses its base class
+    `Awaited`.
 
     `flight` is None once the round counts its own replies. `success` contains the bytes of the
     expected answer. After a quorum of expected answers the outcome is `success_outcome`.
@@ -82,7 +83,7 @@ class Flight:
     """A flight contains the rounds of one batch, and counts the replies of these rounds together.
 
     `done[i]` is the number of replies from instance i, or −1 if the batch was not sent to this
-    instance. `carried` is a number of rounds: a quorum of instances has answered the first
+    instance. `carried` is a number of rounds. A quorum of instances has answered the first
     `carried` rounds of the batch. `apart` contains the indexes of the rounds that count their own
     replies. `open` is the number of instances that have not sent all replies, or 0 once the flight
     is dissolved.
@@ -192,8 +193,8 @@ class Flight:
         return [self.rounds[index] for index in range(start, end) if index not in apart]
 
     def counts_of(self, round_: InFlight) -> tuple[int, int]:
-        """Return two counts for a round that is not apart: its successes and its undecided
-        votes."""
+        """Return the number of successes and the number of undecided votes of a round that is not
+        apart."""
         return self._counts_at(self.rounds.index(round_))
 
     def dissolve(self) -> None:

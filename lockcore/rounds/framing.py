@@ -54,8 +54,8 @@ class Framing:
     """The replies of one connection.
 
     `_read` is the number of checked bytes of the current reply. `_open` has one number for each
-    incomplete list: the number of elements that the list still needs. The number of the outermost
-    list is the first.
+    incomplete list. This number counts the elements that the list still needs. The first number
+    belongs to the outermost list.
     """
 
     __slots__ = ("_address", "_open", "_read")

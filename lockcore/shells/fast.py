@@ -8,8 +8,8 @@ compilation, functions of other modules are stored as attributes.
 Rules: most operations do not use the step generator (attempt.py). This file adds no rules for
 locks. If the first attempt brings no lease, the operation continues with the steps of attempt.py.
 One conformance suite tests that both paths behave alike. This file does not wait. The callers wait
-in greenlets/fast.py and tasks/fast.py. The code does not check the same TTL and wait again. It
-recognises the two objects of the last check by identity (`NO_WAIT` in arguments.py).
+in greenlets/fast.py and tasks/fast.py. The code checks a TTL and a `wait_ms` only if these two
+objects are not the same as in the last check (`NO_WAIT` in arguments.py).
 """
 
 from collections.abc import Callable

@@ -203,8 +203,8 @@ class Drain:
     First, the Redlock begins no more attempts, and waiting callers get an error. Then the close
     waits for operations in flight. The close also waits for leases, until no lease is left or until
     nobody releases a lease for GRACE_NS. At the deadline, lockcore releases results that no caller
-    has taken. If releases are owed to an instance (owed.py), the client connects to this instance
-    once and sends them.
+    has taken. If an instance has owed releases (owed.py), the client tries once to connect to this
+    instance. If the connection succeeds, the client sends the owed releases.
     """
 
     def __init__(self, driver: Connections, drain_s: float) -> None:

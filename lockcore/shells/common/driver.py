@@ -84,8 +84,8 @@ class LoopDriver(Connections):
         """Run `job` in a thread or greenlet in which it may wait. Other callers do not wait for
         `job`.
 
-        `job` calls code of the user. In an event loop there is no such place, so `job` runs at once
-        and must not wait.
+        `job` calls code of the user. An event loop has no such thread or greenlet, so it runs `job`
+        at once, and `job` must not wait.
         """
         job()
 

@@ -6,8 +6,8 @@ server.
 Rules: redis-py does TLS, AUTH, ACL users, SELECT and unix sockets. The retries of redis-py are off.
 If redis-py repeated a successful SET NX, the instance would refuse the second SET. The handshake
 asks the instance to report flushes of keys (RESP3, CLIENT TRACKING). Such a report arrives on the
-same connection before all later replies. So the client first gets the report of a flush, and then
-the votes from after this flush. The handshake also reads the facts about the instance. `failure.py`
+same connection before all later replies. So the client gets the report of a flush before it gets
+any vote from after this flush. The handshake also reads the facts about the instance. `failure.py`
 explains failures, and no message contains a password. The whole handshake takes at most
 `connect_timeout_s`, except for the resolver, which cannot be interrupted. If the first contact
 fails and the peer gives no reason, `peer.py` may take one more second. The handshake blocks. So a
@@ -141,8 +141,8 @@ def _ask(connection: HandshakeConnection, *arguments: str | bytes) -> Any:
 
 
 def _tells(connection: HandshakeConnection) -> bool:
-    """Ask the server to report flushes of keys on this connection. Return True if the server will
-    do this.
+    """Ask the server to report flushes of keys on this connection. Return True if the server
+    agrees.
 
     The option OPTIN prevents reports about other changes of keys.
     """

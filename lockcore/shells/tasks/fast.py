@@ -157,8 +157,7 @@ def step_all(engine: Core, *, at_once: bool) -> None:
     """Wake the callers of all settled rounds. The callers wait at seats.
 
     This function is a copy of `hand_out` (awaited.py), because `hand_out` would call a function by
-    its name for each caller. For each lease, the look-up and the call would cost 2 % of its CPU
-    time.
+    its name for each caller. The call by name would cost 2 % of the CPU time of a lease.
     """
     try:
         while (waiter := next_waiter(engine)) is not None:
