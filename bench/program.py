@@ -33,8 +33,8 @@ class ByJob(cloup.Group):
     def make_commands_help_section(
         self, ctx: click.Context, section: cloup.Section
     ) -> HelpSection | None:
-        """Return one section of the help, with the whole sentence of each command. The method of
-        cloup would cut the sentence after one line."""
+        """Return one section of the help, with the whole sentence of each command. This method
+        replaces a method of cloup, which would show only the first line of the sentence."""
         rows = [(name, one.get_short_help_str(200)) for name, one in section.list_commands()]
         return HelpSection(section.title, rows)
 

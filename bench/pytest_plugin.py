@@ -1,9 +1,9 @@
 """Pytest fixtures for projects that test their own locks. The fixtures start temporary servers,
 judge a lock, and measure how fast a lock is.
 
-If lockbench is installed in a Python environment, every run of pytest there imports this module.
-Therefore the import must be cheap. A fixture imports the heavy modules only when a test uses the
-fixture.
+If lockbench is installed in a Python environment, every run of pytest in this environment imports
+this module. Therefore the import must be cheap. Modules that take long to import are imported only
+when a test uses a fixture.
 """
 
 from __future__ import annotations
@@ -44,9 +44,10 @@ _SESSION: pytest.StashKey[_Session] = pytest.StashKey()
 
 
 class LockJudge:
-    """A function that judges a lock like the command `lockbench judge`.
+    """A function that judges a lock in the same way as the command `lockbench judge`.
 
-    The clients are processes. Each call starts its own servers, which it uses only for its verdict.
+    Each client is a process. Each call starts new servers and uses these servers only for its own
+    verdict.
     """
 
     def __init__(self, name: str, lines: list[str], folder: Path) -> None:
@@ -65,14 +66,15 @@ class LockJudge:
         """Judge the lock from `make_lock(urls)`. The test fails unless the verdict is HOLDS.
 
         `make_lock` must be defined at the top level of a module, because each client is a process
-        that imports it. `make_lock` may return two kinds of locks (docs/judge.md). The first kind
-        is a function that takes a name and returns a context manager. The second kind is an object
-        with acquire(name) and release(name). Both kinds may be asynchronous.
+        that imports it. `make_lock` may return one of two kinds of locks (docs/judge.md). A lock of
+        the first kind is a function that takes a name and returns a context manager. A lock of the
+        second kind is an object with the methods acquire(name) and release(name). A lock of either
+        kind may be asynchronous.
 
         `rows` has the names of the rows to judge. lockbench always judges the row for contention,
         because the verdict HOLDS requires this row. If a name is wrong, the error message lists all
         rows. If `quick` is true, each row is judged only once, with a short load. `terms` are
-        options of the command, such as instances=3, capacity=5, shared=True.
+        options of the command `lockbench judge`, for example instances=3, capacity=5, shared=True.
         """
         from bench.experiments.judge.experiment import run_judge
         from bench.experiments.judge.plan import plan_of
@@ -111,7 +113,8 @@ def _failing() -> Iterator[None]:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the marker, and stop all fleets when pytest ends."""
+    """Register the marker lock_fleet. Also register a function that stops all fleets when pytest
+    ends."""
     config.addinivalue_line(
         "markers",
         "lock_fleet(instances=3, fsync='none'): the number and the fsync policy of the servers "
@@ -199,7 +202,7 @@ def _shown(line: str) -> str:
     """Return the line in characters that the screen can show.
 
     pytest replaces `sys.stdout`, but it prints its own output to the original stdout. Therefore
-    this function uses the encoding of the original stdout.
+    this function replaces all characters that the encoding of the original stdout does not have.
     """
     from bench.screen import clean, fit
 

@@ -10,7 +10,7 @@ from typing import Any, Self
 
 @dataclass(frozen=True, slots=True)
 class Outputs:
-    """The options that say where a command writes its answer.
+    """The options that define where a command writes its answer.
 
     `out` is the folder of the result. If `out` is None, lockbench makes a folder in results/.
     `markdown` and `junit` are further files to write. If `as_json` is true, stdout holds the result

@@ -19,7 +19,8 @@ class Outlasting(io.FileIO):
     """A raw output stream on a file descriptor. The process that reads from this descriptor may end
     at any time.
 
-    If a write raises an error of the type `lost`, the stream drops this text and all further text.
+    If a write raises an error of the type `lost`, the stream drops the text of this write and the
+    text of all later writes.
     """
 
     def __init__(self, descriptor: int, lost: type[OSError]) -> None:
@@ -40,7 +41,8 @@ class Outlasting(io.FileIO):
 
 
 def outlast_readers() -> None:
-    """Make stdout and stderr of this process drop text after their readers have ended.
+    """Replace stdout and stderr of this process by streams that drop all text after the reader has
+    ended.
 
     If other code has replaced one of these streams, the stream is not changed.
     """

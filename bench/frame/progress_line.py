@@ -3,8 +3,8 @@
 On a terminal the lines are redrawn in place, and long lines are wrapped. Without a terminal, a run
 prints a plain line every few seconds. An experiment reports its progress as a text such as
 `schedule: row 3 of 64`. The word before the colon is the name of the current part of the
-experiment. Without a terminal, lockbench prints one line for each part. With --quiet it prints no
-line.
+experiment. Without a terminal, lockbench prints one line for each part. With --quiet, lockbench
+prints no lines.
 """
 
 import sys
@@ -56,8 +56,8 @@ class ProgressLine:
     def __call__(self, now: RunProgress | str) -> None:
         """Show the current progress.
 
-        Without a terminal, the progress is shown only if the phase or part has changed, or if a few
-        seconds have passed.
+        Without a terminal, show the progress only if the phase has changed, if the part has
+        changed, or if a few seconds have passed.
         """
         if self._quiet:
             return
@@ -119,11 +119,12 @@ def _lines(progress: RunProgress) -> list[list[str]]:
 
 
 def _health(progress: RunProgress) -> Iterator[str]:
-    """Yield the items about the health of the run.
+    """Yield the items of the progress that describe the health of the run.
 
     The items show the violations that the live oracle has found, the current faults, and the state
     of the load generator. One item for each instance in trouble shows the state and the errors of
-    this instance. The oracle reports violations at once, but never reports SAFE before the end.
+    this instance. The oracle reports each violation at once. It never reports SAFE before the end
+    of the run.
     """
     safety = progress.safety
     if safety.violations:

@@ -1,10 +1,10 @@
 """Writes the output of a command: the result's folder, tables or JSON on stdout, further files, and
 warnings on stderr.
 
-If a result could not be stored, it is still shown, even with --quiet. A warning on stderr follows.
-If a file or folder cannot be written, the command fails before the measurement starts. The folder
-is made only when there is a result to write. In a GitHub job, the summary is appended to the file
-that GITHUB_STEP_SUMMARY names.
+If lockbench cannot store a result, it still shows the result, even with --quiet. It then writes a
+warning to stderr. If a file or folder cannot be written, the command fails before the measurement
+starts. The folder is made only when there is a result to write. In a GitHub job, lockbench appends
+the summary to a file. The environment variable GITHUB_STEP_SUMMARY contains the path of this file.
 """
 
 from __future__ import annotations
@@ -138,12 +138,13 @@ def report_beside(result: Stored, answer: Answer[Stored], stored: Path | None) -
 
 
 def result_folder(requested: Path | None, command: str, run_id: str) -> tuple[Path, list[Path]]:
-    """Return the path of a new folder, and a list of all folders that must be made for this path.
+    """Return the path of a new folder, and a list of the folders on this path that do not exist
+    yet.
 
-    The path is `requested`, or results/<UTC time>-<command>-<run id>. The deepest folder comes
-    first in the list. To check that the folders can be made, the function makes them and then
-    removes them. Raises EnvironmentNotReadyError if the new folder exists already or cannot be
-    made.
+    If `requested` is None, the path is results/<UTC time>-<command>-<run id>. In the list, each
+    folder comes before the folder that contains it. To check that the folders can be made, the
+    function makes them and then removes them. Raises EnvironmentNotReadyError if the new folder
+    exists already or cannot be made.
     """
     now = datetime.datetime.now(datetime.UTC)
     folder = requested or Path("results") / f"{now:%Y%m%d-%H%M%S}-{command}-{run_id}"
@@ -159,7 +160,7 @@ def result_folder(requested: Path | None, command: str, run_id: str) -> tuple[Pa
 
 
 def remove_empty(folders: Sequence[Path]) -> None:
-    """Remove these folders in the given order. Stop at the first folder that is not empty."""
+    """Remove `folders`, one after the other. Stop at the first folder that is not empty."""
     with contextlib.suppress(OSError):
         for folder in folders:
             folder.rmdir()
@@ -172,7 +173,7 @@ def require_table(path: Path) -> None:
     """Check that `append_line` will be able to write to the file.
 
     Raises UsageError if the first line of the file has the columns of another table. Raises
-    EnvironmentNotReadyError if the file cannot be written.
+    EnvironmentNotReadyError if this process cannot write to the file.
     """
     with (
         writing(path, "name another file with --csv"),
@@ -187,11 +188,12 @@ def require_table(path: Path) -> None:
 
 
 def append_line(path: Path, run: RunResult) -> None:
-    """Append a line for `run` to the CSV file, in the order of its columns.
+    """Append a line for `run` to the CSV file. The cells have the same order as the columns of the
+    file.
 
-    If the file is empty, a line with the names of the columns is written first. The columns are
-    some facts about the run, the most common figures, and the keys of the scenario. If a value is
-    unknown, its cell is empty. Raises EnvironmentNotReadyError.
+    If the file is empty, the function first writes a line with the names of the columns. The
+    columns contain some facts about the run, the most common figures, and the values of the
+    scenario's keys. The cell of an unknown value is empty. Raises EnvironmentNotReadyError.
     """
     from bench.gates.threshold import shown_at
     from bench.measure.section import builtins_of, leaves

@@ -3,15 +3,16 @@ user's limits.
 
 Rules
 - `judge_result` judges new runs and stored runs in the same way. If a run is stored, `judge_result`
-  ignores the stored verdict word. Other code compares the stored word with the new word.
+  ignores the stored verdict word. Other code compares the stored verdict word with the new verdict
+  word.
 - If a run is invalid, its verdict is INVALID or VIOLATED. The verdict can be VIOLATED, because a
   violation is certain even in an invalid run. No other figure of an invalid run affects the
   verdict.
 - A run is invalid if the recipe raised exceptions too often. The figures do not include an
   operation that raised an exception. With many exceptions, the figures would describe only a part
   of the operations.
-- If the safety word is UNKNOWN or NOT TESTED, and there is no reason for another verdict, the
-  safety word becomes the verdict. A run with the verdict UNKNOWN or NOT TESTED is not a success.
+- If there is no reason for another verdict, the safety word UNKNOWN or NOT TESTED becomes the
+  verdict. A run with one of these two verdicts is not a success.
 - If Ctrl-C interrupted a run, the run never gets a good verdict.
 """
 
@@ -42,7 +43,7 @@ def judge_result(result: RunResult) -> Verdict:
 
 def earned(result: RunResult) -> RunResult:
     """Return a copy of `result` with a new verdict and newly judged limits. The function computes
-    both from the other sections of `result`.
+    the verdict and the limits from the other sections of `result`.
 
     Raises UsageError if a limit names a figure that this version does not know.
     """
@@ -53,7 +54,7 @@ def earned(result: RunResult) -> RunResult:
 def judge_limits(
     figures: Figures, breaks: Sequence[str], limits: Sequence[str] | None = None
 ) -> list[JudgedThreshold]:
-    """Compare `figures` with the limits, and return each limit together with its verdict.
+    """Compare `figures` with the limits, and return the verdict on each limit.
 
     If `limits` is None, use the limits that the stored result names. Raises UsageError if a limit
     names a figure that this version does not know.
@@ -67,8 +68,8 @@ def judge_limits(
 def breaks_of(result: RunResult) -> tuple[str, ...]:
     """Return sentences about parts of the run that ended early or did not take place.
 
-    The function adds sentences from the section `limits` of the result. For example, such a
-    sentence says that the CPU quota throttled the container too often.
+    The function also returns sentences from the section `limits` of the result. An example is a
+    sentence about a CPU quota that throttled the container too often.
     """
     return tuple(dict.fromkeys((*result.breaks, *result.limits.invalidities())))
 

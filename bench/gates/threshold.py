@@ -6,9 +6,9 @@ Rules. The README has more rules in its section "Which side is judged".
   `latency_s.` and may write p99.9 for p999. A field may define a shorter name.
 - If the offered rate was not sustained, the measured latency is the latency of a growing queue. In
   this case, a limit on a latency can fail, but it cannot pass.
-- The load generator can be VALID although its lateness beyond the p99 is high. A limit may be a
-  limit on another percentile, such as the p99.9. If the generator's timer was too late at that
-  percentile, the limit is inconclusive.
+- The load generator can be VALID although its lateness beyond the p99 is high. A limit may be on a
+  higher percentile, such as the p99.9. If the generator's timer was too late at that percentile,
+  the limit is inconclusive.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -78,8 +78,8 @@ def metrics(kind: type[Section] = Measured) -> Mapping[str, Metric]:
 
 
 def shown_at(*places: str, kind: type[Section] = Measured) -> list[Metric]:
-    """Return the metrics that lockbench shows in at least one of `places`. For example, the place
-    "several" means comparisons of several runs.
+    """Return the metrics that lockbench shows in at least one of `places`. An example of a place is
+    "several", which means each comparison of several runs.
     """
     return [metric for metric in metrics(kind).values() if set(places) & set(metric.shown)]
 
@@ -123,8 +123,8 @@ class Threshold:
     def judge(self, result: Figures, void: Sequence[str] = ()) -> JudgedThreshold:
         """Judge the limit on this result.
 
-        `void` lists the reasons why the figures of the run are worthless. If there is no such
-        reason, `void` is empty.
+        `void` lists the reasons why the figures of the run are worthless. An empty `void` means
+        that there is no reason.
         """
         value = self.metric.value(result)
         holds = value is not None and OPERATORS[self.operator](value, self.limit)
@@ -159,15 +159,15 @@ class Threshold:
         )
 
     def _room(self, value: float) -> float:
-        """Return the distance between the value and the limit. The distance is negative if the
-        value is beyond the limit.
+        """Return the distance between the value and the limit. A negative distance means that the
+        value breaks the limit.
         """
         room = self.limit - value
         return {"<": room, ">": -room, "!": abs(room), "=": -abs(room)}[self.operator[0]]
 
     def _doubt(self, result: Figures, value: float | None, *, holds: bool) -> str:
-        """Return the reason why `result` cannot decide the limit. Return "" if `result` decides the
-        limit.
+        """Return the reason why `result` cannot decide the limit. Return "" if `result` can decide
+        the limit.
         """
         section = self.metric.path[0]
         figure = self.metric.path[-1]
@@ -197,8 +197,8 @@ class Threshold:
 
 
 def _samples(metric: Metric, result: Figures) -> int:
-    """Return the number of samples in a figure's distribution. Return 0 if the figure has no
-    distribution.
+    """Return the number of samples from which a figure was computed. Return 0 if the figure is not
+    a figure of a distribution.
     """
     if metric.path[0] != "latency_s":
         return 0
@@ -307,17 +307,19 @@ def beyond_for_certain(threshold: Threshold, result: Figures) -> bool:
 
     The function makes two assumptions in favour of the lock. First, it ignores every operation that
     a gap of the load generator affected. Second, it subtracts from every other operation the delay
-    that the generator may have added. The percentile is certainly beyond its limit if it is beyond
-    the limit even under these assumptions.
+    that the generator may have added. If the percentile is beyond its limit even under these two
+    assumptions, it is certainly beyond its limit.
 
-    The scheduler can delay an operation. In an open loop, the timer can also delay it. The function
-    tests several values of a delay d. For each d, the function computes the share of operations
-    that exceeded the limit by more than d, or by more than 2d in an open loop. The function then
-    subtracts the share of operations that the scheduler delayed by more than d. In an open loop,
-    the function also subtracts the share of operations that the timer delayed by more than d. The
-    result is True if two conditions are met for at least one d. First, the difference is above the
-    share that the percentile allows. Second, the first share covers at least `SAMPLES_BEYOND`
-    operations. The largest lateness of the run is one of the tested values of d.
+    The scheduler can delay an operation. In an open loop, the timer can also delay an operation.
+    The function tests several values of a delay d. For each d, the function computes the share of
+    slow operations. In a closed loop, an operation is slow if it exceeded the limit by more than d.
+    In an open loop, an operation is slow if it exceeded the limit by more than 2d. From this share,
+    the function subtracts the share of operations that the scheduler delayed by more than d. In an
+    open loop, the function also subtracts the share of operations that the timer delayed by more
+    than d. The result is True if two conditions are met for at least one d. The first condition is
+    that the difference is above the share that the percentile allows. The second condition is that
+    at least `SAMPLES_BEYOND` operations were slow. The largest lateness of the run is one of the
+    tested values of d.
     """
     path = threshold.metric.path
     generator = result.generator
@@ -362,11 +364,10 @@ def _possible_delays(delays: Sequence[Histogram]) -> list[int]:
 
 
 def _one_sided_doubt(metric: Metric, operator: str, result: Figures, *, holds: bool) -> str:
-    """Return the reason why a limit on `metric` is inconclusive because of the load generator's
-    delay.
+    """Return the reason why the load generator's delay makes a limit on `metric` inconclusive.
 
-    `holds` is true if the measured figure is within the limit. Return "" if the delay does not
-    matter for the limit or is small.
+    `holds` is true if the measured figure is within the limit. Return "" if the delay is small, or
+    if it does not matter for this limit.
     """
     figure = metric.path[-1]
     value = metric.value(result)

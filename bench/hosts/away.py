@@ -74,14 +74,14 @@ class HistoryQuestion(TypedDict, total=False):
 
 
 class HistoryAnswer(TypedDict, total=False):
-    """A worker's answer. The message also repeats the keys of the question.
+    """A worker's answer. The message also contains all keys of the question.
 
-    `failed` is the reason why the worker cannot answer. If an answer has the key `failed`, it has
-    none of the keys that are described below. An answer to a FOLDED question has the keys `fits`
-    and `counts`. `fits` is how many buckets fit into the budget, and `counts` is the number of
-    records in each bucket. An answer to a PACKED question has the keys `files` and `notes`. `files`
-    has the size of each file in bytes, and `notes` has the worker's notes. `bytes` is a piece of a
-    file.
+    If the worker cannot answer, the only further key is `failed`, and its value is the reason. The
+    further keys of an answer to a FOLDED question are `fits` and `counts`. `fits` is how many
+    buckets fit into the budget, and `counts` is the number of records in each bucket. The further
+    keys of an answer to a PACKED question are `files` and `notes`. `files` has the size of each
+    file in bytes, and `notes` has the worker's notes. The further key of any other answer is
+    `bytes`, which is a piece of a file.
     """
 
     failed: str
@@ -192,9 +192,10 @@ class Away:
     def _watch_leader(self) -> None:
         """End this process when its leader is gone.
 
-        The loop counts the checks that found no new message, and it does not measure time. If this
-        process is stopped and then continues, the leader's messages may still be unread. If the
-        loop measured time, it would then end this process although the leader is alive.
+        The loop checks for new messages at regular intervals. It counts the checks without a new
+        message, and it does not measure time. After a stop of this process, messages of the leader
+        may still be unread. A loop that measured time would then end this process although the
+        leader is alive.
         """
         heard = -1
         in_vain = 0
@@ -210,7 +211,8 @@ class Away:
         """Answer a question from the leader.
 
         The answer to FOLDED shows how much of the history fits into the budget. The answer to
-        PACKED lists the files and their sizes. Any other answer is a piece of a file.
+        PACKED lists the files and their sizes. The answer to any other question is a piece of a
+        file.
         """
         folder = self._folder
         scenario = self._scenario
@@ -261,8 +263,8 @@ class Away:
 
 
 def _tried(work: Callable[[], HistoryAnswer]) -> HistoryAnswer:
-    """Call `work` and return its answer. If `work` raises an exception, return the exception as
-    text.
+    """Call the function `work` and return its answer. If `work` raises an exception, return an
+    answer that contains the text of the exception.
 
     This function never raises, because gevent's thread pool would print the exception.
     """
@@ -290,8 +292,8 @@ def _folded(
 ) -> HistoryAnswer:
     """Add up the history, and compute how many buckets fit into the budget.
 
-    `window_ns` is the start and end of the measured time, in ns since the worker's own origin.
-    `budget` is the largest permitted number of packed bytes.
+    `window_ns` has the start and the end of the measured time. Both are in ns since the worker's
+    own origin. `budget` is the largest permitted number of packed bytes.
     """
     note = read_workers(folder)[0]
     who = (note.worker, note.pid)

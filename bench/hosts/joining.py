@@ -46,7 +46,7 @@ def own_address(host: str, port: int) -> str:
     """Return the address from which this host would send to `host`, or "" if the address is
     unknown.
 
-    This function sends no packet.
+    This function does not send any packet to `host`.
     """
     with suppress(OSError):
         family, kind, protocol, _, where = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
@@ -59,7 +59,7 @@ def own_address(host: str, port: int) -> str:
 def require_free(host: str, port: int) -> None:
     """Raise EnvironmentNotReadyError if a leader cannot wait for workers at this address.
 
-    `host` "*" means every address of this host.
+    If `host` is "*", the function checks all addresses of this host.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:

@@ -1,13 +1,13 @@
-"""The leader's view of workers on other hosts. The module writes the clock readings, the notes and
-the histories of these workers into the run's folder.
+"""Represents the workers on other hosts in the leader. The module writes the clock readings, the
+notes and the histories of these workers into the run's folder.
 
 Rules
-- The leader uses round trips to compare a worker's clock with its own clock. Each round trip gives
-  an upper bound on the error of this comparison (measure/clocks.py). First, the leader makes thirty
-  round trips per second. When no shorter round trip occurs any more, the leader makes only six
-  round trips per second.
+- The leader uses round trips to compare a worker's clock with its own clock. Each round trip limits
+  the error of this comparison (measure/clocks.py). At first, the leader makes thirty round trips
+  per second. When the shortest round trip does not become shorter any more, the leader makes only
+  six round trips per second.
 - If a worker's clock has the same name as our clock, the leader assumes that both are the same
-  clock. The leader drops this assumption after the first round trip that contradicts it.
+  clock. If a round trip contradicts this assumption, the leader drops the assumption.
 - The leader converts the times in the workers' notes to our clock and writes the notes into the
   folder.
 - When all workers have finished (ending.py), the leader asks each worker how much of its history
@@ -15,8 +15,8 @@ Rules
   busiest host limits the number of these resources (share.py). The leader fetches the sums of each
   worker and the records of these resources. It fetches each file in pieces, and requests a lost
   piece again.
-- If a worker is lost during the fetch, the leader keeps only the worker's notes. In the last note
-  of this worker, the leader sets the phase to "lost".
+- If a worker is lost during the fetch, the leader keeps only the worker's notes. In the worker's
+  last note, the leader changes the phase to "lost".
 - A worker on another host can send only its own files.
 """
 
@@ -216,7 +216,7 @@ class Hosts:
         """Ask a late worker to leave, and record the worker's name. A worker is late if it joins
         after the run has begun.
 
-        Return False if the worker was already asked to leave.
+        Return False if the leader has already asked this worker to leave.
         """
         if node in self.sent_away:
             return False
@@ -245,7 +245,8 @@ class Hosts:
         )
 
     def origin(self, node: str, origin_ns: int) -> int:
-        """Set the origin of the run on our clock (ns). Return the origin on the worker's clock."""
+        """Store the origin of the run, which is a time (ns) on our clock. Return the same time on
+        the worker's clock."""
         self._origin_ns = origin_ns
         host = self.known.get(node)
         if host is None:
@@ -377,8 +378,8 @@ class Hosts:
             self._give_up(node)
 
     def _give_up(self, node: str) -> None:
-        """Mark a lost worker, so that the leader ignores its later notes. If the worker comes back,
-        it gets the reason in a message."""
+        """Mark a lost worker, so that the leader ignores its later notes. If the worker connects
+        again, the leader sends it the reason."""
         host = self.known.get(node)
         if host is not None:
             host.closed = True

@@ -1,12 +1,13 @@
 """The data that a worker on another host sends to its leader: counts of all records, and the packed
 records of some or all resources.
 
-- A hash of the resource's number puts each resource into one of `BUCKETS` buckets. Every host uses
-  the same hash.
-- If the records of all buckets fit into every host's budget, the workers send all records.
-  Otherwise each worker sends the first n buckets, and n is the same for all workers. The budget of
-  the busiest host limits n. The workers always send the first bucket that is not empty. The first
-  bucket contains resource 0. If the load is skewed, resource 0 is the busiest resource.
+- There are `BUCKETS` buckets of resources, and a hash of the resource's number chooses the bucket.
+  Every host uses the same hash.
+- If the records of all buckets fit into every host's budget, the workers send all records. If the
+  records do not fit, each worker sends the first n buckets. The number n is the same for all
+  workers. The budget of the busiest host limits n. The workers always send the first bucket that is
+  not empty. The first bucket contains resource 0. If the load is skewed, resource 0 is the busiest
+  resource.
 - In a packed record, each time is stored as the difference from the previous time in the same
   record. A packed column begins with the first byte of each value. The second byte of each value
   follows, then the third byte, and so on. zlib then compresses the bytes at level 1. Another format

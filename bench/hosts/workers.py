@@ -45,7 +45,7 @@ class FarCounts:
     @property
     def left(self) -> Counter[Who]:
         """For each worker, the number of records that did not fit into the budget. The leader did
-        not fetch these records. lockbench does not treat these records as missing evidence.
+        not fetch these records, but they do not count as missing evidence.
         """
         counts = Counter[Who]()
         for who, fold in self.folds.items():
@@ -58,15 +58,15 @@ class FarCounts:
 
     @property
     def leases(self) -> Counter[int]:
-        """How many leases each worker was granted."""
+        """The number of leases that each worker acquired."""
         counts = Counter[int]()
         for (worker, _), fold in self.folds.items():
             counts[worker] += fold.numbers["totals"]["acquired"]
         return counts
 
     def ratio(self, judged: int) -> float:
-        """Return the share of leases that were judged (0 to 1). `judged` is the number of judged
-        leases."""
+        """Return the share (0 to 1) of all leases that were judged. `judged` is the number of
+        judged leases."""
         return 1.0 if self.whole else min(judged / max(self.leases.total(), 1), 1.0)
 
 
@@ -100,7 +100,7 @@ def load_workers(
 
 
 def unbounded(notes: Sequence[WorkerNote], clocks: Clocks) -> Iterator[str]:
-    """Yield one sentence for each worker whose clock was never compared with ours.
+    """Yield one sentence for each worker whose clock was never compared with our clock.
 
     The leases of such a worker cannot be compared with other leases.
     """

@@ -2,10 +2,10 @@
 sentence.
 
 Rules
-- Many counts follow from other figures of the same result. For example, a total is the sum of the
-  time slices. This module checks that each such count agrees with the other figures. If someone
-  changes such a count in a stored result, this module finds a contradiction, unless the other
-  figures are changed as well.
+- Many counts follow from other figures of the same result. For example, the total of all acquires
+  is the sum of the acquires in all time slices. This module checks that each such count agrees with
+  the other figures. If someone changes only one of these counts in a stored result, this module
+  finds a contradiction.
 - Most rates, percentiles and costs are not checked, because no safety verdict depends on them.
   Also, a common way to test `gate` and `compare` is to change one rate or percentile of a stored
   run.
@@ -48,8 +48,8 @@ class Bound(NamedTuple):
 
     @property
     def sentence(self) -> str:
-        """A sentence about the contradiction, or "" if the figure lies in its range or is
-        unknown."""
+        """A sentence that describes the contradiction. It is "" if the figure is unknown or lies in
+        its range."""
         value = self.value
         low = self.low
         high = self.high
@@ -357,8 +357,8 @@ def _safety(result: RunResult) -> Iterator[Bound]:
 
 
 def _unlike_slices(result: RunResult) -> Iterator[str]:
-    """Yield a sentence for each contradiction between the time slices and the totals, or between
-    two figures of the time slices."""
+    """Yield a sentence for each contradiction that a figure of the time slices has with a total, or
+    with another figure of the time slices."""
     over = result.over_time
     if over is None:
         return
@@ -449,9 +449,9 @@ def _unlike_safety(result: RunResult) -> Iterator[str]:
 
 
 def _unlike_holder(holder: Holder, result: RunResult) -> Iterator[str]:
-    """Yield a sentence for each impossible fact in the drawing of one resource. For example, the
-    drawing has too many leases, its leases are out of order, or two leases overlap without a
-    mark."""
+    """Yield a sentence for each impossible fact in the drawing of one resource. Examples of
+    impossible facts are too many leases, leases in the wrong order, and an overlap of two leases
+    without a mark."""
     place = f"safety.holders, resource {holder.resource}"
     rows = holder.rows
     safety = result.safety

@@ -1,9 +1,9 @@
 """Operations that have no record yet. Each worker stores the starts of its operations in mapped
 pages, which survive a kill of the worker.
 
-The worker writes the record of an operation when the operation has ended. Until then, a separate
-page contains the start of the operation. The caller stores the start before it sends the first
-command. If an acquire needs several attempts, the caller also stores the start of each failed
+The worker writes the record of an operation when the operation has ended. While the operation runs,
+only its start is stored, on one of these pages. The caller stores the start before it sends the
+first command. If an acquire needs several attempts, the caller also stores the start of each failed
 attempt. The judge needs the start of each attempt, because an attempt can test a lease that another
 caller holds at that time.
 """
@@ -39,8 +39,8 @@ _NO_ROWS = memoryview(b"").cast("q")
 # caller must not store 0 before it writes the record. Otherwise a kill between these two steps
 # would hide the operation.
 class Begun:
-    """Writes two files of one worker. One file has the starts of running operations, and the other
-    file has all lost attempts."""
+    """Writes two files of one worker. The first file contains the starts of running operations. The
+    second file contains the starts of all lost attempts."""
 
     def __init__(self, workdir: str | os.PathLike[str], worker_index: int) -> None:
         begun, lost = (
@@ -56,8 +56,8 @@ class Begun:
         self._sealed = 0
 
     def place(self) -> tuple[memoryview, int]:
-        """Return a view and an index for one caller. The caller stores the start (ns) of its
-        running operation in `view[index]`. After each operation, the caller stores 0 in
+        """Return a view and an index for one caller. At the start of each operation, the caller
+        stores the time (ns) in `view[index]`. After the operation, the caller stores 0 in
         `view[index]`.
 
         Raises EnvironmentNotReadyError if the disk has no room.
@@ -95,8 +95,8 @@ class Begun:
             self._sealed += count
 
     def forget(self) -> None:
-        """Remove all lost attempts that were stored so far. Their records have been removed, so
-        nobody can judge these attempts."""
+        """Remove all lost attempts that were stored so far. The records of these attempts have been
+        removed, so the judge cannot use the attempts."""
         self._rows = _NO_ROWS
         self._row = 0
         self._lost.cut(0)
@@ -104,8 +104,8 @@ class Begun:
         self._sealed = 0
 
     def close(self) -> None:
-        """Store the last checksum, and cut the unused end off the file. After this call, no lost
-        attempt can be stored."""
+        """Store the last checksum, and cut the unused end off the file. After this call, the object
+        cannot store any lost attempts."""
         # If the disk is full, the last rows stay without a checksum, and the result reports that.
         with suppress(EnvironmentNotReadyError):
             self._seal()
@@ -156,10 +156,11 @@ def torn_lost(workdir: str | os.PathLike[str]) -> int:
 def read_lost(
     workdir: str | os.PathLike[str], clocks: Mapping[Who, Clock] | None = None
 ) -> Integers:
-    """Return all intact lost attempts. Each row has the resource and the start of the attempt (ns).
+    """Return all intact lost attempts. Each row has two columns, which are the resource and the
+    start of the attempt (ns).
 
     `clocks` has the clock of each worker that does not use our clock. If `clocks` is given, each
-    row has two starts: the earliest and the latest possible start on our clock.
+    row has the earliest possible start and the latest possible start on our clock.
     """
     parts = []
     for worker, path in worker_files(workdir, LOST):

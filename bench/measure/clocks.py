@@ -1,21 +1,23 @@
-"""Converts the times of other hosts to our clock, with bounds on the error. It also combines a
-resource and a time into one key.
+"""Converts the times of other hosts to our clock, with bounds on the error. The module also
+combines a resource and a time into one key.
 
 - In a round trip, we read our clock, the other host reads its clock, and then we read our clock
-  again. Therefore the other host read its clock between our two readings (Cristian, "Probabilistic
-  clock synchronization", 1989). These bounds are correct for every network delay. A slow message
-  only moves the bounds further apart.
+  again. The other host reads its clock between our two readings, so our two readings are bounds
+  (Cristian, "Probabilistic clock synchronization", 1989). These bounds are correct for every
+  network delay. A slow message only moves the bounds further apart.
 - On each host, NTP changes CLOCK_MONOTONIC, but it does not change CLOCK_MONOTONIC_RAW
   (adjtimex(2)). NTP may change our clock more than the other host's clock. Each round trip records
-  this difference, and this module subtracts it from the times. The subtraction leaves only the
-  drift between the two oscillators. The round trips show the rate of this drift, which is at most
-  `DRIFT`. At any moment, the drift may differ from the measured rate by up to `WANDER`. Therefore
-  every round trip gives bounds for every time, and this module uses the tightest bounds.
+  the difference between the changes of the two clocks, and this module subtracts this difference
+  from the times. The subtraction leaves only the drift between the two oscillators. The round trips
+  show the rate of this drift, which is at most `DRIFT`. At any moment, the drift may differ from
+  the measured rate by up to `WANDER`. Therefore each round trip gives an upper and a lower bound
+  for any time. This module uses the tightest bounds of all round trips.
 - The round trips do not show what NTP does to a clock between two of them. NTP may slew each clock
   by 500 ppm. `DRIFT` is twice this rate, because two clocks are compared. Therefore the error of a
   time grows with its distance from the nearest round trip, at the rate `DRIFT`.
-- If two bounds contradict each other, a clock has stepped. All times between the two round trips
-  around the step are unknown (± `LOST_NS`). The step does not change the bounds of any other time.
+- If two bounds contradict each other, a clock has stepped. A step happens between two round trips.
+  All times between these two round trips have an error of ± `LOST_NS`, which means that the times
+  are unknown. The step does not change the bounds of any other time.
 """
 
 import os
@@ -74,8 +76,8 @@ class _Stretch:
     # false bounds, the judge could report an overlap that never happened.
     @classmethod
     def of(cls, trips: Integers) -> Self:
-        """Return a stretch that consists of `trips`. Its bounds use the smallest drift that the
-        round trips allow."""
+        """Return a stretch that consists of the round trips `trips`. The bounds of the stretch
+        assume the smallest drift that agrees with these round trips."""
         rate = 0.0
         drift = DRIFT
         low, high = _tightened(trips, rate, drift)
@@ -117,8 +119,8 @@ class Clock:
     """The clock of another host, measured with one or more round trips. Each round trip is a row of
     `_ROW` columns.
 
-    `lost_ns` lists spans of the other host's time. A clock stepped in each of these spans, so our
-    time is unknown there.
+    `lost_ns` lists spans of the other host's time. In each of these spans, a clock stepped.
+    Therefore our time is unknown in the whole span.
     """
 
     def __init__(self, exchanges: Integers) -> None:
@@ -130,7 +132,8 @@ class Clock:
 
     @property
     def errors_ns(self) -> Integers:
-        """The error ε (ns) of our time at each round trip. The true time lies within ± ε."""
+        """The error ε (ns) of our time at each round trip. The true time differs from the most
+        likely time by at most ε."""
         return np.concatenate([(part.high - part.low + 1) // 2 for part in self._stretches])
 
     @property
@@ -146,7 +149,7 @@ class Clock:
     def bounds(self, times: Integers) -> Bounds:
         """Return the bounds on *our time − their time* at each of the other host's `times`. A time
         plus its lower bound is the earliest possible time on our clock. A time plus its upper bound
-        is the latest possible time."""
+        is the latest possible time on our clock."""
         low, high = (np.empty(times.shape, np.int64) for _ in range(2))
         for number, part in enumerate(self._stretches):
             inside = times >= part.trips[0, 1] if number else np.ones(times.shape, bool)
@@ -195,13 +198,13 @@ def _between(one: _Stretch, two: _Stretch) -> tuple[int, int]:
 
 
 def _columns(rows: Integers, drift: float = DRIFT) -> tuple[Integers, Integers, Integers]:
-    """Return three arrays, each with one number for each round trip.
+    """Return three arrays. Each array has one number for each round trip.
 
     The first array is the largest possible drift (ns) between the two clocks since the first round
-    trip. The second array is the lower bound on *our time − their time*, and the third array is the
-    upper bound. The bounds of each round trip are computed from this round trip alone. The recorded
-    changes by NTP are subtracted from both bounds. The bounds also allow for a change by NTP during
-    the round trip.
+    trip. The second array contains the lower bounds on *our time − their time*. The third array
+    contains the upper bounds. The bounds of each round trip are computed from this round trip
+    alone. The function subtracts the recorded changes by NTP from both bounds. The bounds also
+    allow for a change by NTP during the round trip.
     """
     grown = np.ceil((rows[:, 0] - rows[0, 0]) * drift).astype(np.int64)
     loose = READ_NS + np.ceil((rows[:, 2] - rows[:, 0]) * 2 * DRIFT).astype(np.int64)
@@ -239,9 +242,9 @@ def _step(rows: Integers) -> tuple[int, int] | None:
     """Return the row numbers of the two round trips around the first step, or None if no clock
     stepped.
 
-    Let *a* be the first round trip that contradicts an earlier round trip. The step happened before
-    *a*. Among the earlier round trips that contradict *a*, the last one is the round trip before
-    the step. The code uses only whole numbers, so the result does not depend on rounding.
+    The first round trip that contradicts an earlier round trip is called *a*. It is the round trip
+    after the step. The round trip before the step is the last earlier round trip that contradicts
+    *a*. The code uses only whole numbers, so the result does not depend on rounding.
     """
     grown, low, high = _columns(rows)
     latest_low = np.maximum.accumulate(low + grown) - grown
@@ -262,11 +265,11 @@ def _step(rows: Integers) -> tuple[int, int] | None:
 # locks. `timelines` chooses a span that includes the first and the last time.
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """A mapping from pairs (resource, time) to int64 keys. After a fast sort of the keys, the pairs
-    are in the order of their resources, and the pairs of each resource are in the order of time.
+    """A mapping from pairs (resource, time) to int64 keys. A sort of the keys is fast. It sorts the
+    pairs by resource, and it sorts the pairs of each resource by time.
 
     For two keys of the same resource, the difference between the keys is the difference between the
-    times. The keys of a resource are all smaller than the keys of the next resource.
+    times. Every key of a resource is smaller than every key of the next resource.
     """
 
     first_resource: int
@@ -282,11 +285,11 @@ class Timeline:
 def timelines(
     resources: Integers, extent_ns: tuple[int, int], key_limit: int = _KEY_LIMIT
 ) -> Iterator[tuple[Timeline, NDArray[np.bool_] | slice]]:
-    """Yield one or more timelines that together cover all `resources`. Also yield, for each
-    timeline, a mask or slice that selects the rows of its resources.
+    """Yield one or more timelines that together cover all `resources`. With each timeline, yield a
+    mask or a slice that selects the rows of the timeline's resources.
 
-    `extent_ns` is the earliest and the latest time that the timelines must accept. If the keys of a
-    single timeline would exceed `key_limit`, the function yields several timelines.
+    `extent_ns` consists of the earliest time and the latest time that the timelines must accept. If
+    the keys of a single timeline would exceed `key_limit`, the function yields several timelines.
     """
     if not len(resources):
         return

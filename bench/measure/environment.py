@@ -117,8 +117,8 @@ def lockcore_form() -> str:
 def slower_core() -> str:
     """Return a text that says why the lock is slower than possible, and how to fix this.
 
-    The text is "" if lockcore is compiled, or if it runs from a developer's checkout. The
-    installation cannot show this text, because pip hides the output of a successful build.
+    The text is "" if lockcore is compiled, or if it runs from a developer's checkout. The user does
+    not see this text during the installation, because pip hides the output of a successful build.
     """
     if _core() == "compiled" or (_SOURCE / "pyproject.toml").exists():
         return ""
@@ -172,8 +172,8 @@ def clock_name() -> str:
 
 
 def slewed_ns(within_ns: int = 10_000) -> int | None:
-    """Return how far (ns) NTP has moved CLOCK_MONOTONIC away from CLOCK_MONOTONIC_RAW. NTP does not
-    change the raw clock.
+    """Return the total change (ns) that NTP has made to CLOCK_MONOTONIC. NTP does not change
+    CLOCK_MONOTONIC_RAW, so the function compares these two clocks.
 
     The function reads the clocks three times within at most `within_ns`, so the error is at most ±
     half of `within_ns`. If the three readings take longer, the function repeats them, up to 100

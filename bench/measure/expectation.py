@@ -3,7 +3,7 @@ words of all rows decide the verdict.
 
 A precondition is a sentence that is true or false for a row, for example "a fault took place". If a
 precondition is false, the row neither confirms nor refutes the expectation. However, if the lock
-had two holders at once, the row is always a violation.
+had two holders at once, the row is a violation, even if a precondition is false.
 """
 
 from collections.abc import Mapping, Sequence
@@ -56,12 +56,12 @@ def conclude_rows(
     also: Sequence[Evidence] = (),
     interrupted: str = "",
 ) -> Verdict:
-    """Return the verdict over all rows.
+    """Return the verdict that follows from all rows.
 
-    `rows` has a word and a sentence for each row. A row does not count if its word is not one of
-    the four words of `RowWord`. For example, a skipped row does not count. A good verdict needs at
-    least `least` rows with the word "as expected". A good verdict also needs the evidence in
-    `also`. `interrupted` is a sentence about the work that Ctrl-C left undone, or "".
+    `rows` has a word and a sentence for each row. A row counts only if its word is one of the four
+    words of `RowWord`. For example, a skipped row does not count. A good verdict needs at least
+    `least` rows with the word "as expected". A good verdict also needs the evidence in `also`.
+    `interrupted` is a sentence about the work that Ctrl-C left undone, or "".
     """
     bad = (VIOLATED, NOT_SHOWN, NOT_KNOWN)
     reasons = {

@@ -1,4 +1,5 @@
-"""The measured window, and the number of operations that the schedule starts in the window.
+"""Defines the measured window, and the number of operations that the schedule starts in this
+window.
 
 An operation belongs to the window if its intended start lies in the window.
 """
@@ -14,7 +15,8 @@ from bench.scenario import Delay
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """The measured window: all times t on the monotonic clock with `start_ns` ≤ t < `stop_ns`."""
+    """The measured window. It contains all times t on the monotonic clock with `start_ns` ≤ t <
+    `stop_ns`."""
 
     start_ns: int
     stop_ns: int
@@ -38,8 +40,8 @@ class Window:
 class Due:
     """The numbers of operations that the schedule of an open loop starts.
 
-    `window` is the number of starts in the measured window. `run` is the number of starts from the
-    origin to the end of the window.
+    `window` is the number of operations that start in the measured window. `run` is the number of
+    operations that start between the origin and the end of the window.
     """
 
     window: int

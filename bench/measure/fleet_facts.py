@@ -43,14 +43,14 @@ class FleetFacts(Section, frozen=True, kw_only=True):
 
     @property
     def servers_text(self) -> str:
-        """The names and versions of the servers, such as `redis 7.0.15`. If no server is known, the
-        text is empty."""
+        """The names and versions of the servers, such as `redis 7.0.15`. The text is empty if the
+        name and version of every server are unknown."""
         return servers_text(self.instances)
 
     @property
     def policy(self) -> str | None:
-        """The AOF policy, if all instances have the same policy. The value is None if the policies
-        differ, or if the policy of an instance is unknown."""
+        """The AOF policy that all instances have. It is None if the policies differ, or if the
+        policy of an instance is unknown."""
         policies = {one.fsync for one in self.instances}
         return self.fsync or (policies.pop() if len(policies) == 1 else None)
 
@@ -67,15 +67,16 @@ class FleetFacts(Section, frozen=True, kw_only=True):
 
     @property
     def text(self) -> str:
-        """A text that describes how the servers sync, such as `fsync everysec`. If the user named
-        the servers, the text begins with `own targets`, as in `own targets, fsync everysec`."""
+        """A text that describes how the servers sync their data to disk, such as `fsync everysec`.
+        If the user named the servers, the text begins with `own targets`, as in `own targets, fsync
+        everysec`."""
         policies = f"fsync {self.policies or 'not known'}"
         return policies if self.started else f"own targets, {policies}"
 
 
 class OwnFleet(Section, frozen=True, kw_only=True):
-    """The servers of an experiment that starts all its servers. A value is null if it is not the
-    same for all servers, or if the experiment did not read it."""
+    """The servers that lockbench started for an experiment. A fact is null if it is not the same
+    for all servers, or if the experiment did not read the fact."""
 
     started: Annotated[
         Literal[True], says("always true: lockbench started the servers for this experiment")
@@ -90,7 +91,7 @@ class OwnFleet(Section, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class InfoDelta:
-    """The difference between two readings of an instance's INFO."""
+    """The changes in an instance's counters between two replies to INFO."""
 
     address: Annotated[
         str, says("address of the instance, without secrets: host:port or socket path")
@@ -171,13 +172,14 @@ class InstanceSeen(Section, frozen=True, kw_only=True):
 
     @property
     def is_well(self) -> bool:
-        """True if the instance still voted at the end of the run, and no error was counted."""
+        """True if the instance voted at the end of the run and the load processes counted no
+        errors."""
         return self.state == "voting" and not self.errors
 
 
 class InstanceReport(InstanceSeen, frozen=True, kw_only=True):
-    """One instance: the combined reports of all load processes, and the figures of the instance's
-    own INFO."""
+    """The facts about one instance. They consist of the combined reports of all load processes and
+    of figures from the instance's INFO reply."""
 
     reply_s: Annotated[
         Latency | None,

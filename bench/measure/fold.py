@@ -2,12 +2,12 @@
 workers.
 
 - The outcomes, latencies, votes and attempts include only operations whose intended start lies in
-  the window. `totals` and `releases` are counts of the whole run. The rates count each grant and
-  each return in the window, even if the operation began before the window.
-- A hand-off needs two operations. For all other figures, each operation adds its own part to a sum.
-  Therefore a worker on another host can `count` its own operations, but it cannot count hand-offs.
-  The leader adds up the counts of all workers, and this sum is exact. Then the leader adds the
-  hand-offs from the records that it has received.
+  the window. `totals` and `releases` are counts of the whole run. The rates count every grant and
+  every return that happened in the window, even if the operation began before the window.
+- A hand-off needs two operations. All other figures are sums over single operations. Therefore a
+  worker on another host can `count` its own operations, but it cannot count hand-offs. The leader
+  adds up the counts of all workers, and this sum is exact. Then the leader adds the hand-offs from
+  the records that it has received.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -101,8 +101,8 @@ class Fold:
         self._counts, self._totals = (self.sums.numbers[name] for name in ("counts", "totals"))
 
     def add(self, records: Records) -> None:
-        """Add some records of the history. If a resource occurs in `records`, all its operations
-        must be in `records`, in any order."""
+        """Add some records of the history. If `records` contains one operation of a resource, it
+        must contain all operations of this resource. The order of the records does not matter."""
         self.count(records)
         self.add_handoffs(records)
 
@@ -212,7 +212,7 @@ class Fold:
         return Sections(values, tuple(self._warnings(values, reports)))
 
     def _inside(self, *names: str) -> Counts:
-        """Return the sum of each named count over all time slices of the window."""
+        """For each name, return the sum of the counts in all time slices of the window."""
         rows = {name: tuple(self.sums.numbers[f"slices {name}"].values()) for name in names}
         return {name: sum(row[self._slices.lead :]) for name, row in rows.items()}
 

@@ -1,31 +1,32 @@
-"""Finds gaps and pauses, which are times in which a load process did not run. It also finds the
-acquires that these gaps and pauses affected.
+"""Finds gaps and pauses, which are times in which a load process did not run. This module also
+finds the acquires that were affected by a gap or a pause.
 
 Rules
-- A process is away while it neither runs nor waits for a core. For example, the process is away if
-  someone stops it, or if its machine is frozen or throttled. A busy machine causes no gaps, because
-  a process that only waits for a core is not away. Such a wait is scheduler lag, which can lead to
-  the verdict LATE.
-- A gap is a span of time in which a process was away. The gap begins when the process checks its
-  clocks for the last time before it stops. A gap also has a lost time, which is how long the
-  process did not run.
+- A process is away if it does not run and does not wait for a core. For example, the process is
+  away if someone stops it, or if its machine is frozen or throttled. A busy machine causes no gaps,
+  because a process that only waits for a core is not away. Such a wait is scheduler lag, which can
+  lead to the verdict LATE.
+- A gap is a span of time in which a process was away. The process checks its clocks regularly, and
+  the gap begins at the last check before the process stops. The lost time of a gap is the time in
+  which the process did not run.
 - A run is INVALID if one process was away for more than `MOST_SHARE` of the measured window. The
   rates and latencies of such a run depend on how long the process was away, so they do not describe
   the lock. If the process was away for at most `MOST_SHARE` of the window, the gap does not make
   the run INVALID, and the rates exclude the lost time.
-- An acquire touches a gap if the two overlap. After a gap, the load process first works off its
-  backlog. Therefore an acquire also touches the gap if it was due shortly after the gap, within a
-  time as long as the gap. The duration of an acquire that touches a gap does not describe the lock.
-  These rules apply to the acquires of all processes, because the stopped process may have held the
-  lock.
+- An acquire touches a gap if the two overlap. After a gap, the load process first starts the
+  operations that were due in the gap. Therefore the time after the gap also counts, and this time
+  is as long as the gap. An acquire that was due in this time also touches the gap. The duration of
+  an acquire that touches a gap does not describe the lock. A gap of one process can touch the
+  acquires of all processes, because the stopped process may have held the lock.
 - Some kernels do not count how long a process waits for a core (no /proc/<pid>/schedstat). On such
-  a kernel, lockbench cannot distinguish a wait for a core from a stop. Then it counts only times of
-  at least `UNTOLD_NS` as gaps.
+  a kernel, lockbench cannot distinguish a wait for a core from a stop. Therefore it counts a time
+  as a gap only if this time is at least `UNTOLD_NS`.
 - A pause is a time of at least `PAUSE_NS` in which a process had work but did not run. During a
   pause, the process is away, or it waits for a core. A busy machine has many pauses, but they never
   make a run INVALID. Pauses show how much latency the machine added. An acquire that touched a
-  pause is counted in a separate histogram of the result. The length of an acquire's longest pause
-  decides which histogram counts the acquire. `lockbench capacity` reads these histograms.
+  pause is counted in a separate histogram of the result. There are several histograms, and the
+  longest pause that the acquire touched decides which histogram counts it. `lockbench capacity`
+  reads these histograms.
 """
 
 import os
@@ -62,7 +63,8 @@ ROW = 4
 
 
 class Gap(NamedTuple):
-    """One gap or pause. The process did not run for `lost_ns` between `begun_ns` and `ended_ns`."""
+    """One gap or pause. `lost_ns` is how long the process did not run between `begun_ns` and
+    `ended_ns`."""
 
     worker: int
     pid: int
@@ -74,8 +76,8 @@ class Gap(NamedTuple):
 def read_gaps(
     workdir: str | os.PathLike[str], clocks: Mapping[Who, Clock] | None = None
 ) -> list[Gap]:
-    """Return the gaps of all load processes in the order in which they began. All times are times
-    of our clock."""
+    """Return the gaps of all load processes, sorted by their begin. All returned times are times on
+    our clock."""
     return _read(workdir, clocks, (AWAY,))
 
 
@@ -102,8 +104,8 @@ def _read(
 
 
 def lost_in(gaps: Sequence[Gap], window: Window) -> dict[Who, int]:
-    """Return how long (ns) each process was away in the window. A process without a gap is not in
-    the result."""
+    """Return the time (ns) in the window in which each process was away. A process without a gap in
+    the window is not in the result."""
     lost: dict[Who, int] = {}
     for gap in gaps:
         inside_ns = min(gap.ended_ns, window.stop_ns) - max(gap.begun_ns, window.start_ns)
@@ -128,15 +130,15 @@ def touched(records: Records, gaps: Sequence[Gap]) -> NDArray[np.bool_]:
 # because `_joined` leaves no overlap, so beginnings and ends are both in order. If spans
 # overlapped, acquires would get wrong classes without any error.
 def pause_histograms(records: Records, pauses: Sequence[Gap]) -> dict[str, Histogram]:
-    """Return a histogram for each class of pauses. It has the durations of the acquires that
-    touched a pause of this class.
+    """Return a histogram for each class of pauses. The histogram of a class has the durations of
+    all acquires that belong to this class.
 
     An acquire belongs to the class of the longest pause that it touches. For example, the class
     `paused_8` has the pauses from 8 ms to less than 16 ms. The duration of a failed acquire is
     counted as `HIGHEST_NS`.
 
     An acquire touches a pause if the two overlap. An acquire also touches a pause if the acquire
-    was due after the pause, but no later than `lost_ns` after the end of the pause.
+    was due after the end of the pause and at most `lost_ns` later.
     """
     classes = np.zeros(len(records), np.int64)
     for least_ms in PAUSES_MS:
@@ -224,7 +226,7 @@ def _over(rate: float | None, present: float) -> float | None:
 
 
 def gap_warnings(generator: GeneratorHealth) -> Iterator[str]:
-    """Yield a warning for the reader of a run with gaps."""
+    """Yield a warning if the run has gaps and the verdict on the load generator is not INVALID."""
     if generator.gap_s and generator.verdict != "INVALID":
         yield (
             f"a load process did not run for {generator.gap_s:.2f} s of the window (stopped, "

@@ -1,5 +1,5 @@
-"""A file of int64 numbers that grows by mapped chunks. The numbers in its pages survive the end of
-this process."""
+"""A file of int64 numbers that is mapped into memory and grows in chunks. The numbers in the mapped
+pages survive the end of this process."""
 
 import mmap
 import os
@@ -28,7 +28,7 @@ class Grown:
         self.size = 0
 
     def chunk(self) -> memoryview:
-        """Lengthen the file by `CHUNK_BYTES`, and return a view of the new part.
+        """Make the file longer by `CHUNK_BYTES`, and return a view of the new part.
 
         Raises EnvironmentNotReadyError if the disk has no room for the new part.
         """

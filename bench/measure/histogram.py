@@ -1,15 +1,16 @@
 """Histograms with HDR buckets, and sums of counts. Several processes can each compute the
 histograms and sums for a part of a run. Another process can then merge these histograms and sums.
 
-- A histogram covers 1 ns to one hour at three significant digits. Its buckets, its merging and its
-  V2 encoding are those of Gil Tene's HdrHistogram. HdrHistogram's function `getCountsArrayIndex`
-  handles one value, and `bucket_indices` does the same for a whole array. The count, the sum and
-  the maximum are stored separately and are exact.
-- A percentile is None if fewer than ten samples lie beyond it, because so few samples prove
-  nothing. The samples of failed operations are infinitely long. If at least ten operations failed,
-  a percentile can be infinite.
+- A histogram covers 1 ns to one hour at three significant digits. The buckets, the rules for a
+  merge and the V2 encoding are the same as in Gil Tene's HdrHistogram. HdrHistogram's function
+  `getCountsArrayIndex` handles one value, and `bucket_indices` does the same for a whole array. The
+  count, the sum and the maximum are stored separately and are exact.
+- A percentile is None if fewer than ten samples are beyond the percentile, because fewer samples
+  prove nothing. The samples of failed operations are infinitely long. If at least ten operations
+  failed, a percentile can be infinite.
 - Most sections of sums have a fixed set of names. If a section has no names at first, it can get
-  new names later. Each new name must be a whole number, such as the number of a caller.
+  new names later. A name that is added later must be a whole number, such as the number of a
+  caller.
 """
 
 import base64
@@ -90,8 +91,8 @@ class Histogram:
     # float such as 99.9 / 100 is not exact. If exactly ten samples lie beyond the percentile, a
     # float's rounding error could turn a number into None.
     def percentile(self, percent: float, endless: int = 0) -> float | None:
-        """Return a percentile in ns. `percent` per cent (0 < percent ≤ 100) of the samples are not
-        longer than the percentile.
+        """Return a percentile in ns. `percent` per cent (0 < `percent` ≤ 100) of the samples are as
+        long as the percentile or shorter.
 
         The percentile has three significant digits. The result is None if fewer than ten samples
         lie beyond the percentile. `endless` is a number of additional samples that are infinitely
@@ -193,10 +194,11 @@ def highest_of_bucket(index: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class SumsState:
-    """The whole state of one `Sums` object. `Sums.merge` adds this state to another object.
+    """The whole state of one `Sums` object. The method `merge` of another `Sums` object adds this
+    state to that object.
 
-    `histograms` has, for each histogram, its encoded text, its exact sum (ns) and its exact maximum
-    (ns).
+    For each histogram, `histograms` contains the encoded text, the exact sum (ns) and the exact
+    maximum (ns).
     """
 
     numbers: dict[str, dict[str, int]]
@@ -219,7 +221,8 @@ class Sums:
         self._free = [name for name, numbers in self.numbers.items() if not numbers]
 
     def add(self, section: str, counts: Mapping[str, int] | Mapping[int, int]) -> None:
-        """Add `counts` to a section. Each number is added to the sum of the same name."""
+        """Add `counts` to a section. Each key of `counts` is the name of a sum, and its value is
+        added to this sum."""
         numbers = self.numbers[section]
         for name, number in counts.items():
             numbers[str(name)] = numbers.get(str(name), 0) + number

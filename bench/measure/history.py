@@ -1,9 +1,10 @@
 """Reads the records of a run from the files of all workers, and counts missing parts.
 
 - The recorder writes the field `sequence` of a record last (recorder.py). If a worker is killed
-  while it writes a record, the reader detects the incomplete record. Only this record is lost.
-- The pages of a file belong to the kernel. Therefore a `kill -9` of the worker destroys no complete
+  while it writes a record, the reader detects the incomplete record. The kill destroys no other
   record.
+- The pages of a file belong to the kernel. Therefore every complete record survives a `kill -9` of
+  the worker.
 - Readers never map a file, because the writer may shorten the file at the end of the run.
 """
 
@@ -55,7 +56,8 @@ class History:
     unsealed: Mapping[Who, int] = field(default_factory=dict)
 
     def believed(self, until_ns: int = NEVER_NS) -> "History":
-        """Return the history without impossible records. The removed records count as torn.
+        """Return the history without impossible records. The function counts the removed records as
+        torn records.
 
         A record with a time later than `until_ns` is impossible.
         """
@@ -161,8 +163,8 @@ def _read_pieces(workdir: str | os.PathLike[str]) -> Iterator[tuple[Who, Records
 
 def _first_slot(raw: Records) -> int:
     """Return the slot of the first record of a file. Use this function if an earlier file is
-    missing. Then the number of earlier records is unknown, so the function reads the slot from the
-    record."""
+    missing. In this case, the number of earlier records is unknown, so the function reads the slot
+    from the first record itself."""
     return int(raw.sequence[0]) - 1 if len(raw) else 0
 
 

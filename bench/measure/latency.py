@@ -2,10 +2,11 @@
 `over_time` from the records.
 
 The fields of `Latencies` explain each duration. `over_time` divides the measured window into equal
-time slices. There are at most 60 slices, and each slice lasts about 0.1 s or longer. The warm-up is
-divided into slices of the same length. An operation belongs to the slice that contains its intended
-start. Therefore the counts of the window's slices add up to `outcomes`. The field `granted` is an
-exception, because it counts a lease in the slice in which the acquire returned.
+time slices. There are at most 60 slices, and each slice lasts about 0.1 s or longer. `over_time`
+also divides the warm-up into slices, which are as long as the slices of the window. An operation
+belongs to the slice that contains its intended start. Therefore the counts of the window's slices
+add up to `outcomes`. The field `granted` is an exception, because it counts a lease in the slice in
+which the acquire returned.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -50,7 +51,8 @@ class Percentiles(Section, frozen=True, kw_only=True):
     max: Annotated[Amount | None, says("the largest sample; null if there are no samples")] = None
 
     def contradictions(self) -> Iterator[str]:
-        """Yield a sentence for each percentile that is larger than the next higher percentile."""
+        """Yield a sentence for each contradiction between two percentiles. For example, the p50
+        must not be larger than the p90."""
         percentiles = [
             (name, value) for name in get_args(Figure) if (value := getattr(self, name)) is not None
         ]
@@ -85,8 +87,8 @@ class Latency(Percentiles, frozen=True, kw_only=True):
         )
 
     def contradictions(self) -> Iterator[str]:
-        """Yield the contradictions of `Percentiles`. Also yield a sentence if a figure has no
-        samples, or if the mean is above the maximum."""
+        """Yield the sentences that `Percentiles` yields. Also yield a sentence if there is a figure
+        although there are no samples, or if the mean is above the maximum."""
         yield from super().contradictions()
         if not self.count and any(value is not None for value in (self.mean, self.p50, self.max)):
             yield "there are figures, although there are no samples"
@@ -113,8 +115,8 @@ class AllAcquires(Percentiles, frozen=True, kw_only=True):
         return inf if name in self.infinite else getattr(self, name)
 
     def contradictions(self) -> Iterator[str]:
-        """Yield a sentence for each contradiction that `Percentiles` can find. Also yield a
-        sentence if `failed` exceeds `count`, or if an infinite figure has a value."""
+        """Yield the sentences that `Percentiles` yields. Also yield a sentence if `failed` exceeds
+        `count`, or if an infinite figure has a value."""
         yield from super().contradictions()
         if self.failed > self.count:
             yield f"{self.failed} of {self.count} acquires failed"
@@ -190,8 +192,8 @@ class Latencies(Section, frozen=True, kw_only=True):
 
 
 class Waiting(Section, frozen=True, kw_only=True):
-    """Figures about callers that wait for a lease. They show how long callers waited, how evenly
-    the leases were distributed, and how much work the waiting caused."""
+    """Figures about callers that wait for a lease. The figures show how long callers waited,
+    whether all callers got a similar number of leases, and how much work the waiting caused."""
 
     jain: Annotated[
         Share | None,
@@ -232,8 +234,8 @@ class Waiting(Section, frozen=True, kw_only=True):
 
 
 def durations(records: Records) -> dict[str, Integers]:
-    """Return the durations (ns) of operations by name. The result has no `handoff`, because a
-    hand-off needs two operations."""
+    """Return the durations (ns) of operations, by the name of the duration. The result does not
+    have the duration `handoff`, because a hand-off needs two operations."""
     won = acquired(records)
     intended, start, ended = (
         np.ascontiguousarray(records[name]) for name in ("intended_ns", "start_ns", "ended_ns")
@@ -251,14 +253,15 @@ def durations(records: Records) -> dict[str, Integers]:
 
 
 def handoffs(records: Records, window: Window) -> Integers:
-    """Return the durations (ns) of all hand-offs whose release was sent in the window. If a
-    resource occurs in `records`, all its operations must be in `records`.
+    """Return the durations (ns) of all hand-offs whose release was sent in the window. If `records`
+    contains one operation of a resource, it must contain all operations of this resource.
 
-    Two successive grants of a resource are a hand-off under two conditions. First, the earlier
-    holder sent its release before the later grant. Second, another caller was already waiting when
-    the release was sent. To check the second condition, the function counts the acquires of the
-    resource at the time of the release. A caller was waiting if more acquires had begun than had
-    returned by this time.
+    Two successive grants of a resource are a hand-off if they meet two conditions. The first
+    condition is that the earlier holder sent its release before the later grant. The second
+    condition is that another caller already waited when the earlier holder sent its release. To
+    check the second condition, the function counts the acquires of the resource up to the time of
+    the release. A caller waited if the number of begun acquires was larger than the number of
+    returned acquires.
     """
     times_ns = [np.empty(0, np.int64)]
     for timeline, rows in timelines(records.resource, extent_ns(records)):
@@ -302,9 +305,10 @@ def blocks(histograms: Mapping[str, Histogram]) -> Latencies:
 
 
 def add_waits(sums: Sums, records: Records, inside: Records) -> None:
-    """Add the waits of these records to `sums`, which must have the sections of `WAITS`.
+    """Add the waits in `records` to `sums`. The sections of `sums` must include the sections of
+    `WAITS`.
 
-    `inside` is the part of `records` that lies in the window.
+    `inside` has the records of operations that belong to the window.
     """
     # If a caller got no lease, it counts with 0 leases.
     callers, which = np.unique(inside.caller, return_inverse=True)
@@ -320,9 +324,9 @@ def waiting_of(
 ) -> Waiting:
     """Return the section `waiting`.
 
-    `users` is the smallest possible number of callers. `recipe_figures` has the recipe's own counts
-    in each process. `closed` is true if the load is a closed loop. In a closed loop, every user
-    counts as a caller, even if the user's first acquire never ended.
+    `users` is the smallest possible number of callers. For each process, `recipe_figures` has the
+    counts that the recipe keeps itself. `closed` is true if the load is a closed loop. In a closed
+    loop, every user counts as a caller, even if the user's first acquire never ended.
     """
     leases = sums.numbers["leases"].values()
     callers = max(users, len(leases)) if closed else len(leases)
@@ -376,9 +380,9 @@ class Slices:
         return self.lead + self.count
 
     def indices(self, times_ns: Integers) -> Integers:
-        """Return, for each time, the index of its slice. The first slice has the index 0. The index
-        of a time before the first slice is negative. The index of a time after the last slice is
-        `total` or more."""
+        """For each time in `times_ns`, return the index of the slice that contains this time. The
+        first slice has the index 0. The index of a time before the first slice is negative. The
+        index of a time after the last slice is `total` or more."""
         return (times_ns - self.start_ns) * self.count // max(self.duration_ns, 1) + self.lead
 
     def starts_s(self) -> list[float]:
@@ -443,14 +447,14 @@ class OverTime(Section, frozen=True, kw_only=True):
 
 
 def margin_names(instances: int) -> list[str]:
-    """Return the names of the sums that count leases by vote margin. The name at index k is for
-    leases that k instances granted."""
+    """Return the names of the sums that count leases by vote margin. The sum with the name at index
+    k counts the leases that k instances granted."""
     return [f"margin {granted - instances // 2 - 1}" for granted in range(instances + 1)]
 
 
 def sliced_sections(slices: Slices, instances: int) -> dict[str, Iterable[object]]:
-    """Return the sections of `Sums` that `add_slices` needs. Each section has one entry for each
-    slice."""
+    """Return the sections of `Sums` that `add_slices` needs. In each section, there is one sum for
+    each slice."""
     names = (*ACQUIRE_OUTCOMES, "granted", "split_votes", *margin_names(instances))
     return {f"slices {name}": range(slices.total) for name in names}
 
@@ -459,7 +463,7 @@ def add_slices(sums: Sums, slices: Slices, instances: int, records: Records) -> 
     """Add these records to the sums of their slices.
 
     The function reads only the columns that it needs. The function does not copy whole records,
-    because the copy would take longer than all other work.
+    because a copy would take longer than the rest of the function.
     """
 
     def add(name: str, places: Integers, weights: Integers | None = None) -> None:

@@ -7,8 +7,8 @@ time to its neighbours (steal). A closed laptop or a paused virtual machine stop
 (suspend). The figures of the load do not show throttling, steal or suspend.
 
 If a counter cannot be read, its value is None and never 0. The process's cgroup and each cgroup
-above it may have a quota. This module uses the lowest of these quotas. It reads the throttling from
-the cgroup with the most throttled periods. Sources: cgroups(7); Documentation of Linux,
+above it may have a quota. This module uses the lowest of these quotas. The figures about throttling
+come from the cgroup with the most throttled periods. Sources: cgroups(7); Documentation of Linux,
 admin-guide/cgroup-v2.rst (cpu.max, cpu.stat) and scheduler/sched-bwc.rst (version 1); proc(5),
 /proc/stat; clock_gettime(2).
 """
@@ -63,8 +63,8 @@ class Limits(Section, frozen=True, kw_only=True):
         return (self.throttled_periods or 0) / self.periods if self.periods else 0.0
 
     def invalidities(self) -> list[str]:
-        """Return the reasons why all figures of the measurement are worthless. Each reason is a
-        sentence."""
+        """Return the reasons why all figures of the measurement are worthless. Each returned reason
+        is a sentence."""
         reasons = []
         if self.throttled_ratio > THROTTLED_MOST:
             quota = "" if self.cpu_quota_cores is None else f" of {self.cpu_quota_cores:g} cores"
@@ -168,8 +168,8 @@ def quota_cores(root: Path = _ROOT) -> float | None:
 
 
 def usable_cores(root: Path = _ROOT) -> float:
-    """Return how many cores this process may use. The affinity mask sets this number, and a quota
-    may lower it."""
+    """Return how many cores this process may use. The result is the CPU quota or the number of
+    cores in the affinity mask, whichever is lower."""
     cores = float(len(os.sched_getaffinity(0)))
     quota = quota_cores(root)
     return cores if quota is None else min(cores, quota)
@@ -229,8 +229,8 @@ def _quota(group: Path) -> float | None:
 
 
 def _throttled(group: Path) -> tuple[int, int, int]:
-    """Return the periods, throttled periods and throttled nanoseconds of one cgroup. All three
-    numbers are 0 if the cgroup has no quota."""
+    """Return the periods, throttled periods and throttled nanoseconds of one cgroup. If the cgroup
+    has no quota, the function returns 0 for all three numbers."""
     counters = dict(line.split() for line in _lines(group / "cpu.stat") if len(line.split()) == 2)
     try:
         periods = int(counters.get("nr_periods", 0))

@@ -1,7 +1,8 @@
 """Outcomes and votes of operations. This module counts outcomes and votes in the records.
 
-A record has the votes of the last round of its operation, counted at the moment when the round
-closed. Only a lease has a vote margin, which is the number of granted votes minus the quorum.
+A record has the votes of only one round, which is the last round of its operation. These votes were
+counted when the round closed. Only a lease has a vote margin, which is the number of granted votes
+minus the quorum.
 """
 
 from typing import Annotated
@@ -149,7 +150,8 @@ def count_votes(records: Records) -> Counts:
 
 
 def votes_of(records: Records, kind: str) -> Integers:
-    """Return, for each operation, the number of its votes of one kind. `kind` is one of `KINDS`."""
+    """For each operation, return how many votes of the kind `kind` it got. `kind` is one of
+    `KINDS`."""
     return np.asarray((records.votes >> (8 * KINDS.index(kind))) & 0xFF)
 
 
@@ -159,5 +161,5 @@ def attempts_of(records: Records) -> Integers:
 
 
 def split_votes_of(records: Records) -> Integers:
-    """Return how many rounds of each operation ended as split votes."""
+    """For each operation, return the number of rounds that ended as split votes."""
     return np.asarray(records.attempts >> 32)

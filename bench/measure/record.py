@@ -67,8 +67,8 @@ class OperationFacts(Section, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, record: np.void) -> Self:
-        """Return an object with the fields of `record`. A record stores each outcome as a code, and
-        the object has the outcome as a word."""
+        """Return an object with the fields of `record`. A record contains a code for each outcome.
+        The returned object contains a word instead of the code."""
         fields: dict[str, Any] = {name: int(record[name]) for name in RECORD_FIELDS}
         code = fields["outcome"]
         outcomes = {

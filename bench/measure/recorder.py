@@ -161,8 +161,8 @@ class Recorder:
 
     def read(self, slot: int, limit: int) -> Records:
         """Return at most `limit` (≥ 0) written records. The first returned record has the slot
-        `slot` (≥ 0). The method reads only one file. If this file ends earlier, the result has
-        fewer than `limit` records."""
+        `slot` (≥ 0). The method reads only one file. The result has fewer than `limit` records if
+        this file does not contain enough records."""
         base = slot - slot % self._segment_records
         stop = min(slot + limit, base + self._segment_records, self.written)
         if stop <= slot:

@@ -20,7 +20,7 @@ def ask_git(
 ) -> subprocess.CompletedProcess[bytes]:
     """Run git in `folder` and return its exit code and output, in English.
 
-    If git fails, this function raises no exception. Only the exit code shows the failure. Raises
+    If git fails, the function returns git's exit code and does not raise an exception. Raises
     OSError, subprocess.TimeoutExpired.
     """
     command = ["git", "-C", str(folder), *arguments]

@@ -1,5 +1,5 @@
 """The types that make up the result of one run. The result describes the load, the servers and the
-figures. It also has facts that show whether to trust the figures.
+figures. The result also contains facts that show whether the figures can be trusted.
 
 The name of a field ends in its unit. `_s` means seconds, and `_us` means microseconds. `_ns` means
 nanoseconds of CLOCK_MONOTONIC. `_ratio` means a ratio, in which 1 is 100 %. A field is null if its
@@ -77,8 +77,7 @@ class Rate(Section, frozen=True, kw_only=True):
 
 
 class Attempts(Latency, frozen=True, kw_only=True):
-    """The number of rounds that a lease took. Each sample is one lease, and the unit of the figures
-    is rounds."""
+    """The number of rounds that a lease took. Each sample is the number of rounds of one lease."""
 
     total: Annotated[
         Count, says("total number of rounds in the window, including rounds of failed acquires")
@@ -87,7 +86,7 @@ class Attempts(Latency, frozen=True, kw_only=True):
 
 class Cost(Section, frozen=True, kw_only=True):
     """The average cost of a lease in the whole run. Each figure is a total divided by the number of
-    all leases. The totals include lost rounds, clean-up and releases."""
+    all leases. The totals also include the cost of lost rounds, of clean-up and of releases."""
 
     commands_per_acquire: Annotated[
         Amount | None,
@@ -239,7 +238,8 @@ class Example(Section, frozen=True, kw_only=True):
 
 
 class Holder(Section, frozen=True, kw_only=True):
-    """The holders of one resource, with their times in µs from the start of the measured window."""
+    """The holders of one resource and the times of their leases. All times are in µs from the start
+    of the measured window."""
 
     resource: Annotated[Count, says("index of the resource")]
     leases: Annotated[Count, says("number of leases of this resource in the whole run")]
@@ -429,7 +429,7 @@ class Measured(Section, frozen=True, kw_only=True):
 class InjectedFault(Section, frozen=True, kw_only=True):
     """The outcome of one fault on one target.
 
-    All times in seconds are counted from the start of the measured window.
+    Each time in seconds is the time since the start of the measured window.
     """
 
     kind: Annotated[str, says("kind of the fault, such as stop, as the scenario names it")]

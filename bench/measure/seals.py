@@ -1,11 +1,11 @@
-"""Checksums of a history. The history has blocks of rows, and a separate file has a checksum for
-each block. With the checksums, readers can detect changed rows.
+"""Checksums of a history. The rows of a history are divided into blocks, and a separate file
+contains a checksum for each block. A reader uses the checksums to detect changed rows.
 
 Rules
 - To seal a block means to store its checksum. The writer seals each block once: when the block is
   full, when its file is full, or when the writer closes. If the writer is killed, some rows stay
-  unsealed. Readers do not report these unsealed rows as damaged, because the run ended early. If
-  the writer closed normally, all rows are sealed.
+  unsealed. The run then ended early, so readers do not report the unsealed rows as damaged. If the
+  writer closed normally, all rows are sealed.
 - The checksum does not include the votes of a record, because votes may arrive after the block is
   sealed. No verdict depends on votes.
 - The checksum is zlib's CRC-32 (RFC 1952). This checksum detects every change of a single bit. The
@@ -78,7 +78,7 @@ class Seals:
         self._word = at + _ROW
 
     def forget(self) -> None:
-        """Remove all seals. The caller must remove the sealed rows first."""
+        """Remove all seals. Before this call, the caller must remove all rows that have a seal."""
         self._words = memoryview(b"").cast("q")
         self._word = 0
         self._file.cut(0)
@@ -101,7 +101,7 @@ def read(workdir: str | os.PathLike[str], kind: str, who: Who) -> list[Block]:
 
 
 def malformed(blocks: Sequence[Block]) -> int:
-    """Return how many of these blocks have impossible numbers, which no writer can have stored."""
+    """Return how many of `blocks` contain a number that no writer stores."""
     return sum(
         not (first >= 0 and 0 < count <= MOST_ROWS and 0 <= total < 1 << 32)
         for first, count, total in blocks
@@ -139,8 +139,8 @@ def check(
 
 
 def reseal(workdir: str | os.PathLike[str], worker: int, segments: Sequence[Integers]) -> None:
-    """Replace the seals of all records of this process. `segments` has the current rows of each
-    file of this process."""
+    """Replace the seals of all records of this process. `segments` contains one array for each file
+    of this process, and each array has all current rows of the file."""
     (Path(workdir) / f"{HISTORY}-{worker}-{os.getpid()}.bin").unlink(missing_ok=True)
     new_seals = Seals(workdir, HISTORY, worker)
     base = 0

@@ -7,10 +7,10 @@ JSON, from JSON, or to a JSON Schema.
   keys, lockbench ignores these keys.
 - `make schemas` generates every schema with `schema_of` and stores it in a file beside the type. Do
   not edit a schema by hand.
-- Only this file uses msgspec to read JSON, and a lock lets only one thread at a time read. msgspec
-  0.22 analyses each type when the type is used for the first time. Without the lock, a second
-  thread could use the unfinished analysis of the first thread. Then the process would end with
-  SIGSEGV.
+- Only this file uses msgspec to read JSON. A lock ensures that only one thread reads JSON at a
+  time. When a type is used for the first time, msgspec 0.22 analyses the type. Without the lock, a
+  second thread could use an analysis that the first thread has not finished. In this case, the
+  process would end with SIGSEGV.
 """
 
 import json
@@ -71,7 +71,7 @@ def contradictions_in(value: object, place: str = "") -> Iterator[str]:
 
 
 def builtins_of(section: object) -> Any:
-    """Return the JSON value of a section, or of lists and dicts of them.
+    """Return the JSON value of a section, or of a list or dict that contains sections.
 
     Raises ValueError for NaN and infinity.
     """

@@ -5,11 +5,11 @@ estimate the shift between two samples, or look for a trend in a rate.
 - A shift is the Hodges-Lehmann estimate, with an exact interval. For pairs, the interval of the
   shift is computed from Wilcoxon's signed ranks. For two independent samples, the interval of the
   shift is computed from the rank sums of Mann and Whitney.
-- The slope of a trend is the Theil-Sen estimate. With this estimate, one bad tenth of the window
-  cannot reverse the slope. A trend causes a warning under two conditions. The rate must change by
-  more than 10 % over the window. In addition, a Mann-Kendall test at the 5 % level must reject the
-  hypothesis that there is no trend. For n = 10, this test requires |S| ≥ 23, which has the
-  probability 0.047.
+- The slope of a trend is the Theil-Sen estimate. With this estimate, a change in only one tenth of
+  the window cannot reverse the sign of the slope. A trend causes a warning under two conditions.
+  The rate must change by more than 10 % over the window. In addition, a Mann-Kendall test at the 5
+  % level must reject the hypothesis that there is no trend. For n = 10, this test requires |S| ≥
+  23, which has the probability 0.047.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -74,15 +74,16 @@ class Spread(Section, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, values: Iterable[float]) -> Self:
-        """Return the median, the lowest and the highest of one or more values."""
+        """Return the median, the lowest value and the highest value of `values`, which must not be
+        empty."""
         numbers = [float(value) for value in values]
         return cls(median=median(numbers), low=min(numbers), high=max(numbers))
 
 
 @dataclass(frozen=True, slots=True)
 class Shift:
-    """An estimate of the difference between the logarithms of two samples. If there are too few
-    values for the `confidence`, `low` and `high` are infinite."""
+    """An estimate of how much the logarithms of one sample differ from the logarithms of another
+    sample. If there are too few values for the `confidence`, `low` and `high` are infinite."""
 
     shift: float
     low: float
@@ -109,7 +110,8 @@ def paired_shift(differences: Sequence[float], confidence: float) -> Shift:
 
 def unpaired_shift(first: Sequence[float], second: Sequence[float], confidence: float) -> Shift:
     """Return the estimated shift from `first` to `second`, with an interval of `confidence` (0…1).
-    The two samples are independent. Each sample is a list of at least one logarithm."""
+    The two samples are independent. Each sample is a list of logarithms, and neither list is
+    empty."""
     a = np.asarray(first, float)
     b = np.asarray(second, float)
     differences = np.sort((b[None, :] - a[:, None]).ravel())
@@ -152,8 +154,8 @@ def _depth(shares: Array, confidence: float) -> int:
 # For each number of pairs, the cache keeps one array. No code changes these arrays.
 @cache
 def _signed_rank_shares(pairs: int) -> Array:
-    """Return the distribution of the sum of positive ranks. The entry at index i is the share of
-    the 2ⁿ sign patterns whose sum is i."""
+    """Return the distribution of the sum of positive ranks. There are 2ⁿ patterns of signs. The
+    entry at index i is the share of patterns whose positive ranks have the sum i."""
     shares = np.ones(1)
     # Each rank is positive or negative with equal probability, and only positive ranks count.
     for rank in range(1, pairs + 1):
@@ -162,8 +164,8 @@ def _signed_rank_shares(pairs: int) -> Array:
 
 
 def _rank_sum_shares(first: int, second: int) -> Array:
-    """Return the distribution of the Mann-Whitney sum. Consider all ways to arrange the values of
-    the two samples by size. The entry at index i is the share of arrangements in which the sum is
+    """Return the distribution of the Mann-Whitney sum. The values of two samples can have many
+    different orders. The entry at index i is the share of orders in which the Mann-Whitney sum is
     i."""
     most = first * second
     # How many orders there are, as Python integers. The first index is how many values of the first

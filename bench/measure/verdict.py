@@ -1,12 +1,12 @@
 """The verdict of a command. A verdict consists of one word, some evidence for this word, and the
 reasons for this word.
 
-- If some reasons support a BAD word and other reasons support an UNKNOWN word, the verdict is the
-  BAD word. One certain case is a sufficient reason for a BAD word. The verdict is a GOOD word only
-  if there is enough evidence and there is no reason for another word.
-- Only the function `conclude` chooses the verdict. It also chooses the exit code. If several words
-  have reasons, `conclude` compares the exit codes of these words. It chooses the exit code that
-  comes first in this list: 130, 2, 3, 5, 1, 4, 0.
+- If there are reasons for a BAD word and reasons for an UNKNOWN word, the verdict is the BAD word.
+  One certain case is a sufficient reason for a BAD word. The verdict is a GOOD word only if there
+  is enough evidence and there is no reason for another word.
+- Only the function `conclude` chooses the verdict. It also chooses the exit code. If there are
+  reasons for several words, `conclude` compares the exit codes of these words. It chooses the exit
+  code that is first in the sequence 130, 2, 3, 5, 1, 4, 0.
 - `WORDS` contains all words, and `make schemas` generates the table in README.md from it.
 """
 
@@ -27,8 +27,8 @@ TESTED_LEAST = 100
 
 
 class Kind(Enum):
-    """The three kinds of verdict words. The value of each member is a colour, and outputs show the
-    words of this kind in this colour."""
+    """There are three kinds of verdict words. The value of a kind is the colour in which outputs
+    show the words of this kind."""
 
     BAD = "red"
     UNKNOWN = "yellow"
@@ -278,8 +278,8 @@ WORDS: Mapping[str, tuple[Word, ...]] = {
 
 
 def worst_code(codes: Iterable[int]) -> int:
-    """Return the exit code for several runs. If `codes` has different exit codes, the result is the
-    code that comes first in `_PRECEDENCE`."""
+    """Return the exit code for several runs. `codes` contains the exit code of each run. The result
+    is the one of these codes that comes first in `_PRECEDENCE`."""
     return min(codes, key=_PRECEDENCE.index)
 
 
@@ -292,10 +292,11 @@ def conclude(
 ) -> Verdict:
     """Return the verdict.
 
-    `reasons_by_word` maps each word to the reasons for it, which are sentences. If several words
-    have reasons, the verdict is the worst of these words. If there is no reason for any word, the
-    evidence decides. The verdict is `good` if there is enough evidence, and `thin` if there is not.
-    The verdict lists each reason once, and it lists the reasons for the worst word first.
+    `reasons_by_word` maps each word to the reasons for it, which are sentences. If there are
+    reasons for several words, the verdict is the worst of these words. If there is no reason for
+    any word, the evidence decides. The verdict is `good` if there is enough evidence, and `thin` if
+    there is not. The verdict lists each reason once, and it lists the reasons for the worst word
+    first.
     """
     effective = {word: reasons for word, reasons in reasons_by_word.items() if reasons}
     if not effective and (missing := _missing(evidence)):
@@ -311,7 +312,8 @@ def conclude(
 def word_of(command: str, verdict: Verdict) -> Word:
     """Return the `Word` of a stored verdict.
 
-    An old result may have a word that this version does not know. Such a word never counts as good.
+    An old result may have a word that this version does not know. The kind of an unknown word is
+    never GOOD.
     """
     words = WORDS.get(command, ())
     text = verdict.word
@@ -336,7 +338,7 @@ def _missing(evidence: Sequence[Evidence]) -> list[str]:
 
 
 def _severity(word: Word) -> tuple[int, int]:
-    """Return a key that sorts words by severity, with the worst word first. The key first compares
-    the kinds of two words. For words of the same kind, it compares the precedence of their exit
-    codes. INVALID comes before INCONCLUSIVE, because an invalid run is often also inconclusive."""
+    """Return a key that sorts words by severity, with the worst word first. The first part of the
+    key is the kind of the word. The second part is the precedence of the word's exit code. INVALID
+    comes before INCONCLUSIVE, because an invalid run is often also inconclusive."""
     return list(Kind).index(word.kind), 2 * _PRECEDENCE.index(word.exit_code) - (word is INVALID)

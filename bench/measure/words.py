@@ -5,8 +5,8 @@
 - msgspec copies the sentence of each field into the JSON schema.
 - Each number has a name (`bench.gates.threshold.metrics`). Limits such as `acquire.p99 < 10ms`, the
   option --metric, and the commands compare and gate use these names.
-- `shown` lists the places that show a field. If the list contains "table", the field appears in
-  tables on a terminal, on a page and in Markdown (`table_of` and `facts_of` in
+- `shown` lists the places that show a field. If the list contains "table", tables show the field.
+  Tables appear on a terminal, on a page and in Markdown (`table_of` and `facts_of` in
   `bench.report.sheet`). If the list contains "line", the field appears in the line of text that
   describes its section (`bench.report.figures.in_words`). If the list contains "data", the field
   appears in the data below a picture (`bench.report.html.plot.data_of`). If the list contains
@@ -18,16 +18,17 @@
 Rules
 - A property also counts as a field if its return type has metadata, as in `-> Annotated[str,
   says(…)]`.
-- Some tables choose their columns themselves, by the path of each field, such as
-  `lost_per_cut.median`. Each column of such a table still has the label, the unit and the text of
-  its field (`field_at`).
+- Some tables have a fixed list of columns. Each entry of this list is the path of a field, such as
+  `lost_per_cut.median`. The columns of these tables also use the label, the unit and the text of
+  the field (`field_at`).
 - The name of a field ends in its unit (`_s`, `_us`, `_ms`, `_per_s`, `_ratio`). If the name has no
   unit, the field has the unit of its section. For example, the unit of `latency_s.acquire.p99` is
   seconds. A field of the type Share is a ratio. All other fields without a unit are counts or
   texts.
 - If a field has no label, outputs use its name without the unit. If the label is "", outputs show
   only the value.
-- A table shows a time in seconds if its unit is "seconds". It shows all other times in ms.
+- A table shows a time in seconds if its unit is "seconds". A table shows all times with another
+  unit in ms.
 - If a field is itself a section, `shown` can select fields of this section. For example,
   `table:p50,p99` means that the table shows the fields p50 and p99 of the section. The labels of
   these fields begin with the label of the section. So two fields can have the same type, and
@@ -89,9 +90,9 @@ class Field:
     `path` lists the names from the outermost section to the field. `shown` lists all places that
     show the field. A section can choose places for its own fields, as in `shown="table:p50,p99"`.
     If a section has chosen places for this field, `named` lists these places, and `outer_label` is
-    the label of the section. `is_whole` is true if the field is an integer. `is_share` is true if
-    the value lies between 0 and 1. If `higher_is_better` is true, a larger value is better in a
-    comparison.
+    the label of the section. `is_whole` is true if the value of the field is always a whole number.
+    `is_share` is true if the value lies between 0 and 1. If `higher_is_better` is true, a larger
+    value is better in a comparison.
     """
 
     path: tuple[str, ...]
@@ -141,8 +142,8 @@ def fields_in(kind: type, place: str = "") -> tuple[Field, ...]:
 
 
 def field_at(kind: type, path: str) -> Field:
-    """Return the field at a dotted path. The label of the returned field begins with the labels of
-    all sections on the path."""
+    """Return the field at a dotted path. The returned field has a label that begins with the labels
+    of all sections on the path."""
     by_path = {".".join(one.path): one for one in fields_in(kind)}
     section = path.rpartition(".")[0]
     return replace(by_path[path], outer_label=field_at(kind, section).label if section else "")

@@ -1,5 +1,6 @@
-"""The reports that load processes write about themselves. Each process has one file
-`worker-*.json`, which is complete at any moment. This module adds up all reports.
+"""The reports that load processes write about themselves. The report of a process is a file
+`worker-*.json`. This file is complete at any moment. This module adds up the reports of all
+processes.
 
 If a worker never reported its end, a warning names the worker. The verdict on the load generator
 depends on the figures of the generator and on the durations of the acquires. Besides VALID, there
@@ -10,13 +11,13 @@ are three verdicts.
   users. A run is also INVALID if a worker was lost, because the operations of this worker are then
   unknown.
 - LATE means that latencies are upper bounds. In an open loop, a run is LATE if the timer's lateness
-  is more than 10 % of the duration of acquires. In an open or closed loop, a run is LATE if the
-  scheduler's lag is more than half of the duration of acquires. For both comparisons, lockbench
-  uses the p99 of the delay and the p99 of the acquire durations. If at least one p99 is unknown,
-  lockbench compares the p90 of the delay with the p90 of the acquire durations. If at least one p90
-  is unknown, lockbench compares the p50 values.
-- UNKNOWN means that there are too few samples for this comparison. Then latencies are upper bounds
-  as well, because the generator may have been late.
+  is more than 10 % of the acquire duration. In an open or closed loop, a run is LATE if the
+  scheduler's lag is more than half of the acquire duration. In both comparisons, lockbench compares
+  the p99 of the delay with the p99 of the acquire durations. If one of these two p99 is unknown,
+  lockbench compares the p90 of the delay with the p90 of the acquire durations. If one of these two
+  p90 is unknown, lockbench compares the p50 of the delay with the p50 of the acquire durations.
+- UNKNOWN means that there are too few samples for this comparison. In this case, latencies are also
+  only upper bounds, because the generator may have been late.
 """
 
 from collections import Counter
@@ -104,7 +105,7 @@ class WorkNote(Section, frozen=True, kw_only=True):
 
 
 class WorkerNote(WorkNote, frozen=True, kw_only=True):
-    """The report of one load process. The report has the identity of the process, the time of the
+    """The report of one load process. It contains the identity of the process, the time of the
     report, and figures about the work of the process."""
 
     worker: Annotated[int, says("index of the load process")]
@@ -224,7 +225,7 @@ def added(counts: Iterable[dict[str, int]]) -> dict[str, int]:
 
 def instances(notes: Sequence[WorkerNote]) -> list[InstanceReport]:
     """Return the section `instances`. Each entry combines the reports of all workers about one
-    instance. Its reply times are in seconds."""
+    instance. In each entry, the reply times are in seconds."""
     times = replies(notes)
     reports = []
     for index in range(max((len(note.instances) for note in notes), default=0)):
@@ -322,8 +323,8 @@ def _idle(ratio: float | None, edges: float, users: int) -> str:
 
 
 def _unstarted(started: int, due: int) -> str:
-    """Return the reason why the load of an open loop was not as requested, or "" if it was as
-    requested."""
+    """Return the reason why an open loop did not make the requested load. Return "" if it made the
+    requested load."""
     if not due:
         return "no operation of the schedule was due, so the load was empty"
     if started >= STARTED_SHARE * due:
@@ -340,8 +341,8 @@ def judge_delays(
     """Compare the generator's own delays with the latencies in the result, and return a verdict
     with its reason.
 
-    A delay may be at most a certain share of the acquire duration. This share is multiplied by
-    `slack`.
+    For each kind of delay, there is a limit, which is a share of the acquire duration. The function
+    multiplies this limit by `slack`.
     """
     acquire, lag, lateness = (
         histograms[name] for name in ("acquire", "scheduler_lag", "timer_lateness")

@@ -1,5 +1,5 @@
-"""Fencing. Each holder writes to a protected register, which rejects the writes of holders whose
-lease is no longer the newest.
+"""Fencing. Each holder writes to a protected register. If a holder's lease is no longer the newest
+lease, the register rejects the write.
 
 Rules
 - One script sends the SET and increments the counter. Therefore a later lease always has a larger
@@ -9,7 +9,8 @@ Rules
 - One script checks the register and writes to it, so there is no race between the check and the
   write.
 - The registers of a run are on the run's first instance. The registers are not part of the lock.
-  Therefore the lock's counts do not include the commands to registers.
+  Therefore the command counts of the lock do not include the commands that recipes send to the
+  registers.
 
 Sources: "How to do distributed locking" (Kleppmann, 2016), and the answer "Is Redlock safe?"
 (Sanfilippo, 2016).
@@ -82,7 +83,7 @@ class FencedLease(Lease):
 
     @classmethod
     def of(cls, lease: Lease, fencing_token: int) -> Self:
-        """Return `lease` with a fencing token (≥ 1)."""
+        """Return a copy of `lease` that has a fencing token (≥ 1)."""
         fenced = cls(
             lease.resource,
             lease.owner_token,
@@ -99,9 +100,9 @@ class FencedLease(Lease):
 class Protected:
     """A recipe that writes to a register before each release. Every resource has its own register.
 
-    A register rejects a fencing token that is smaller than an earlier token. Some recipes do not
-    issue fencing tokens. With such a recipe, the register accepts a write only from the caller
-    whose owner token was the last mark.
+    A register rejects a fencing token that is smaller than an earlier token. If the recipe does not
+    issue fencing tokens, callers mark the register with their owner tokens. The register then
+    accepts a write only from the caller that made the last mark.
     """
 
     def __init__(self, recipe: Recipe, url: str, settings: RecipeSettings) -> None:
@@ -133,8 +134,9 @@ class Protected:
     def write(self, lease: Lease, value: str) -> bool | None:
         """Write `value` to the register, and count whether the register accepted the write.
 
-        Returns True if the register accepted the write, and None if no answer came. Returns False
-        if the fencing token is stale, or if another holder has marked the register in the meantime.
+        Returns True if the register accepted the write. Returns None if no answer came. Returns
+        False if the fencing token is stale, or if another holder has marked the register in the
+        meantime.
         """
         script = _WRITE_IF_MARKED
         proof = lease.owner_token

@@ -2,7 +2,7 @@
 refusal.
 
 The recipes lock with GET and SET, with SETNX, or with SET NX PX. Some recipes store the end time as
-the value of the key. The recipes with SET NX PX differ in the way they release, and some of them
+the value of the key. The recipes with SET NX PX differ in their release. Some of these recipes also
 renew their leases. Many of these recipes are flawed on purpose. The attribute `about` of each
 recipe describes its flaw. Do not copy a flawed recipe.
 
@@ -159,7 +159,7 @@ class TimestampGetset(PlainRecipe):
 
     def take_over(self, key: str, observed: bytes, end_ms: int) -> bool:
         """Try to take over an expired lock. `observed` is the value that this caller has read from
-        the key of the lock. This value is an end time in the past.
+        the key of the lock. `observed` is an end time, and this time has passed.
 
         Returns True if GETSET replaced `observed`. Otherwise another caller had won, and this
         GETSET has overwritten the winner's value.
@@ -178,8 +178,8 @@ class TimestampGetset(PlainRecipe):
 
 
 class TimestampSet(TimestampGetset):
-    """A lock like timestamp-getset. When a caller takes over an expired lock, it does not check
-    which value it has replaced.
+    """A lock like timestamp-getset. A caller that takes over an expired lock does not check which
+    value it has replaced.
 
     This lock is flawed on purpose. Do not copy it.
     """
@@ -218,7 +218,8 @@ class Company2013(TimestampGetset):
 
 
 class SetNxFixed(_Unchecked):
-    """A lock whose key has the same value for all callers, and whose release is a DEL.
+    """A lock whose key has the same value for all callers. The release sends DEL without a check of
+    the owner.
 
     This lock is flawed on purpose. Do not copy it.
     """
@@ -234,8 +235,8 @@ class SetNxFixed(_Unchecked):
 
 
 class SetNxGetDel(PlainRecipe):
-    """A lock whose key has a unique value. At the release, the client reads the value and compares
-    it with its own.
+    """A lock whose key has a unique value. At the release, the client reads the value of the key
+    and compares this value with its own value.
 
     This lock is flawed on purpose. Do not copy it.
     """
@@ -304,10 +305,10 @@ class SetNxLuaRecipe(PlainRecipe):
 
 
 class Semaphore(SetNxLuaRecipe):
-    """A lock that several callers can hold at once. Each place for a holder is a separate
-    set-nx-lua lock.
+    """A lock that several callers can hold at once. There is a separate set-nx-lua lock for each
+    possible holder.
 
-    A caller holds the resource as soon as it gets one of these locks.
+    A caller holds the resource when it has acquired one of these locks.
     """
 
     about = replace(
@@ -483,7 +484,8 @@ class Watchdog(PlainRecipe):
             self._note(lease, renewed, sent_ns)
 
     def _next_due(self) -> Lease | None:
-        """Wait until a renewal is due and return its lease. Return None if the recipe is closed."""
+        """Wait until the renewal of a lease is due, and return this lease. Return None if the
+        recipe is closed."""
         with self._changed:
             while not self._closed:
                 due_ns, lease = min(self._due.values(), key=lambda one: one[0], default=(0, None))

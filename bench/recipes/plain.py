@@ -3,9 +3,9 @@ and how to release. The base class adds the methods `acquire` and `release`.
 
 Rules
 - The recipes use redis-py in the usual way, but without its retries. A retried SET NX can be
-  refused because the first try succeeded and only its reply was lost. The recipe would then take
-  its own lock for another caller's lock.
-- By default, a recipe retries with lockcore's policy, but a recipe may have its own policy. If a
+  refused because the first try succeeded and only its reply was lost. The recipe would then treat
+  its own lock as the lock of another caller.
+- The default retry policy is the policy of lockcore, but a recipe may have its own policy. If a
   recipe has a TTL, it computes the validity and the drift like lockcore.
 - If a command fails, the outcome of the attempt is UNREACHABLE. The base class does not clean up
   after such an attempt, but a recipe may clean up.
@@ -98,8 +98,9 @@ class PlainInstance:
     def ask(self, *command: object) -> Any:
         """Send `command` and return the reply.
 
-        Raises RedisError. If the exception is one of DEFINITE, nothing has changed. After any other
-        exception, the server may have executed the command.
+        Raises RedisError. If the exception is one of DEFINITE, the command has not changed
+        anything. If the exception is any other RedisError, the server may have executed the
+        command.
         """
         self._commands += 1
         asked_ns = monotonic_ns()
@@ -173,7 +174,8 @@ class PlainInstance:
         )
 
     def take_reply_times_ns(self) -> list[int]:
-        """Return the reply times (ns) since the last call. One command in 61 is timed."""
+        """Return the reply times (ns) since the last call. The class measures the reply time of one
+        command in 61."""
         times_ns = self._reply_times_ns
         self._reply_times_ns = []
         return times_ns
@@ -240,7 +242,8 @@ class PlainRecipe:
         return Outcome.RELEASED if deleted else Outcome.GONE
 
     def abandon(self, lease: Lease) -> None:
-        """Clean up for a caller that was killed while it had its lock.
+        """Handle the lease of a caller that was killed. The base class does nothing, but a subclass
+        may release the lease.
 
         Raises RedisError.
         """
@@ -252,12 +255,13 @@ class PlainRecipe:
         return self.settings.retry.next_start_ns(outcome, attempts, now_ns, deadline_ns, random())
 
     def rest(self, resource: str, outcome: Outcome, delay_ns: int) -> None:
-        """Wait for `delay_ns`, or until there is a reason to try again."""
+        """Wait for `delay_ns`. A subclass may end the wait when there is a reason for a new
+        attempt."""
         time.sleep(delay_ns / NS_PER_S)
 
     @classmethod
     def needed(cls, instances: int) -> int:
-        """Return how many of the instances must answer when the recipe connects."""
+        """Return the number of instances that must answer when the recipe connects."""
         return instances
 
     # -- what a recipe is made of ------------------------------------------------------------------
@@ -328,7 +332,7 @@ class PlainRecipe:
     def acquire_by(
         self, attempt: Attempt, resource: str, ttl_ms: int, wait_ms: int
     ) -> Lease | Denied:
-        """Acquire like `acquire`, but call the function `attempt` for each attempt."""
+        """Acquire the lock as `acquire` does, but use the function `attempt` for each attempt."""
         if not 1 <= ttl_ms <= self.settings.max_ttl_ms:
             raise ValueError(
                 f"ttl_ms {ttl_ms} is not in 1 … max_ttl_ms ({self.settings.max_ttl_ms})"

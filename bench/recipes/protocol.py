@@ -34,18 +34,18 @@ COMMON_POINTS = ("after-grant", "before-release")
 class About:
     """A description of a recipe.
 
-    `how` describes how the recipe locks. `flaw` describes the only known flaw of the recipe. If
-    there is no flaw, `flaw` begins with "none" and lists the conditions. `safe` is true if two
-    leases are never valid at once.
+    `how` describes how the recipe acquires and releases a lock. `flaw` describes the only known
+    flaw of the recipe. If there is no flaw, `flaw` begins with "none" and lists the conditions.
+    `safe` is true if two leases are never valid at once.
 
     `least` and `most` are the limits on the number of instances. If `most` is None, there is no
     upper limit. `usual` is the number of instances that lockbench starts by default. `points` lists
     the recipe's own pause points, in the order in which a caller reaches them. `replicated` is true
     if the other instances must be replicas of the first. `channels` is true if the recipe publishes
     on channels that have the names of its keys. `counts` is true if several callers may hold a
-    resource at once. The setting `capacity` is the largest number of such callers. `shares` is true
-    if the recipe has readers and writers (`SharedRecipe`). `beside` lists the suffixes of further
-    keys that the recipe uses for each resource.
+    resource at once. In this case, the setting `capacity` is the largest number of holders.
+    `shares` is true if the recipe has readers and writers (`SharedRecipe`). `beside` lists the
+    suffixes of further keys that the recipe uses for each resource.
     """
 
     how: str
@@ -90,7 +90,7 @@ def reach_of(pauses: Sequence[Pause], seed: int, process: int, gate: Reach | Non
     """Return the function that a recipe calls at its pause points. `process` is the number of the
     load process.
 
-    The result is `pass_by` itself if there are no pauses and no gate.
+    If there are no pauses and no gate, the result is the function `pass_by`.
     """
     if not pauses:
         return gate or pass_by
@@ -110,7 +110,7 @@ def reach_of(pauses: Sequence[Pause], seed: int, process: int, gate: Reach | Non
 
 
 def pass_by(_point: str) -> None:
-    """Let the caller continue at once."""
+    """Do nothing, so that the caller continues at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,13 +121,13 @@ class RecipeSettings:
     command waits for a reply. The default, None, means min(50, `max_ttl_ms` ÷ 4) ms.
 
     `pause` lists the pauses of the scenario. `process` is the number of this worker. The recipe
-    calls a function at each pause point. `seed` and `process` determine which of these calls sleep.
-    `gate` is a function that is called at every pause point and returns when the caller may
-    continue. `skew_ms` is how far the wall clock of this client is ahead of the real time. `folder`
-    is a folder that all processes of the run share. `fencing` is true if leases must have fencing
-    tokens. Only some recipes can issue fencing tokens. `capacity` is how many callers may hold a
-    resource at once. `attempts` is a folder for the log of observed attempts, which telemetry
-    reads.
+    calls a function at each pause point, and some of these calls sleep. `seed` and `process`
+    determine which calls sleep. `gate` is a function that is called at every pause point and
+    returns when the caller may continue. `skew_ms` is how far the wall clock of this client is
+    ahead of the real time. `folder` is a folder that all processes of the run share. `fencing` is
+    true if leases must have fencing tokens. Only some recipes can issue fencing tokens. `capacity`
+    is how many callers may hold a resource at once. `attempts` is the folder in which the recipe
+    logs the attempts that it observes. Telemetry reads this log.
     """
 
     key_prefix: str = ""
@@ -156,14 +156,16 @@ class Recipe(Protocol):
 
     @property
     def acquire(self) -> Acquire:
-        """A function that locks a resource for `ttl_ms`. It tries for up to `wait_ms`.
+        """A function that locks a resource for `ttl_ms`. The function makes attempts for up to
+        `wait_ms`.
 
         If a call is cancelled, it must leave no lock behind.
         """
 
     @property
     def release(self) -> Release:
-        """A function that gives a lease back. Its outcome is RELEASED, GONE or UNREACHABLE."""
+        """A function that releases a lease. It returns the outcome, which is RELEASED, GONE or
+        UNREACHABLE."""
 
     @property
     def instances(self) -> tuple[InstanceStatus, ...]:
@@ -191,7 +193,7 @@ class SharedRecipe(Recipe, Protocol):
 
 
 class RecipeClass(Recipe, Protocol):
-    """The class of a recipe. It has the attribute `about` and the method `connect`."""
+    """The class of a recipe. The class has the attribute `about` and the method `connect`."""
 
     about: ClassVar[About]
 

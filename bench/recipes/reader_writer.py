@@ -61,7 +61,7 @@ return redis.call('ZREM', KEYS[2], ARGV[1])
 
 class ReaderWriter(SetNxLuaRecipe):
     """A lock for readers and writers. Readers lock with one script, and writers lock with another
-    script. Each script checks for holders and then locks."""
+    script. Each script checks that no holder prevents the lock, and then sets the lock."""
 
     about = replace(
         SetNxLuaRecipe.about,
@@ -71,7 +71,8 @@ class ReaderWriter(SetNxLuaRecipe):
     )
 
     def acquire_shared(self, resource: str, ttl_ms: int, wait_ms: int, /) -> Lease | Denied:
-        """Acquire the lock for a reader. Other readers may hold the resource at the same time."""
+        """Acquire the lock for a reader. Other readers may hold the same resource at the same
+        time."""
         return self.acquire_by(self.attempt_shared, resource, ttl_ms, wait_ms)
 
     def attempt_shared(self, resource: str, ttl_ms: int) -> Lease | Refusal:

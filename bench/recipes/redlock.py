@@ -1,13 +1,14 @@
-"""The Redlock recipes. One recipe uses lockcore. The other recipes use redis-py. They send SET NX
-PX to N instances, one after the other.
+"""The Redlock recipes. One recipe uses lockcore. The other recipes use redis-py. The other recipes
+send SET NX PX to N instances, one after the other.
 
 If the scenario has no pauses, the recipe `redlock` adds no code to lockcore's acquire and release.
-This recipe measures the reply times of the instances in one of 64 attempts. If telemetry is on and
-the rate is low, the recipe measures more attempts.
+In one of 64 attempts, the recipe `redlock` measures the reply times of the instances. If telemetry
+is on and the rate is low, this recipe measures more attempts.
 
 The sequential recipes ask one instance after the other, so an acquire takes N round trips. While an
-acquire runs, other callers can win some of the votes. Then no caller gets a quorum. Source: the
-Redlock text, "The Redlock algorithm". lockcore/facts/quorum.py defines the outcomes of rounds.
+acquire runs, other callers can win some of the votes. If the votes are split in this way, no caller
+gets a quorum. Source: the Redlock text, "The Redlock algorithm". lockcore/facts/quorum.py defines
+the outcomes of rounds.
 """
 
 from collections.abc import Sequence
@@ -103,8 +104,8 @@ class RedlockRecipe(Observer):
                 times_ns.append(replied_ns - sent_ns)
 
     def take_reply_times_ns(self) -> tuple[list[int], ...]:
-        """Return the reply times, as `Recipe` describes. The load calls this method once a second,
-        so the method also writes the observed attempts to the log."""
+        """Return the reply times, as `Recipe` describes. The method also writes the observed
+        attempts to the log, because the load calls this method once a second."""
         if self._log is not None:
             self._log.flush()
         times_ns = self._times_ns
@@ -113,8 +114,8 @@ class RedlockRecipe(Observer):
 
     @property
     def figures(self) -> dict[str, int]:
-        """The counters of hand-offs between processes. If there are no hand-offs, the dictionary is
-        empty."""
+        """The counters of hand-offs between processes. The dictionary is empty if the lock does not
+        count hand-offs."""
         return self._lock.handoffs
 
     @property
