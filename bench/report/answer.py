@@ -122,8 +122,8 @@ class Answer(Generic[Stored]):
         """Return the newest result of this kind in the folders directly below `folder`, or None.
 
         The newest result is the result whose command started last. Raises UsageError if lockbench
-        refuses the newest result. The method never returns an older result in its place, because
-        users would not expect this.
+        refuses the newest result. The method then returns no older result, because users would not
+        expect an older result.
         """
         candidates: list[tuple[str, Path]] = []
         for path in folder.glob(f"*/{RESULT_NAME}"):

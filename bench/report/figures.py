@@ -155,7 +155,7 @@ def in_words(section: Section) -> Iterator[str]:
     """Yield the texts of a line about `section`. For example, `CPU 61 %` is the text of one field.
 
     All fields of one inner section are joined in one text, such as `reply p50 0.11 ms p99 0.90 ms`.
-    If a field is unknown or 0, no text shows the field.
+    A field that is unknown or 0 is left out.
     """
     fields = fields_in(type(section), "line")
     for _, together in groupby(fields, lambda field: field.path[:-1] or field.path):

@@ -305,7 +305,7 @@ def _judge(
 
 
 def _with_paused(values: Measured, paused: Mapping[str, Histogram], failure: str) -> Measured:
-    """Return a copy of `values`, to which the histograms of the planned pauses are added.
+    """Return a copy of `values` that also has the histograms of the planned pauses.
 
     `failure`: the reason why the record could not be read to its end, or "". If there is a failure,
     the generator is INVALID.

@@ -5,9 +5,10 @@ Rules
 - Each fault has its own thread, so no fault waits for another fault.
 - `stop` undoes every fault that has begun. The end of the `with` block also undoes every fault. No
   fault lasts longer than the measured window.
-- A run without one of its faults is not the run that the user ordered. So if a fault is impossible
-  from the start, lockbench refuses the run. If a fault fails later, `absences` reports the failure.
-  With `--allow-skipped`, lockbench only gives a warning for an impossible or failed fault.
+- Without one of its faults, a run does not measure what the user wants to measure. So if a fault is
+  impossible from the start, lockbench refuses the run. If a fault fails later, `absences` reports
+  the failure. With `--allow-skipped`, lockbench only gives a warning for an impossible or failed
+  fault.
 """
 
 import threading

@@ -156,8 +156,9 @@ def _note_window(course: Course, follower: Follower, ended_ns: int, *, user: boo
     """Store the measured window.
 
     Also store whether the run was interrupted. A run was interrupted if the user stopped it or if
-    the window is too short. If the window is too short and neither the user nor the death of a
-    worker is the cause, store a sentence about the early end of the load.
+    the window is too short. If the window is too short, this function stores a sentence about the
+    early end of the load. The function stores no sentence if the user stopped the run or if a
+    worker died.
     """
     planned = follower.window_ns
     window = follower.window_before(ended_ns)

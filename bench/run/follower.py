@@ -58,8 +58,8 @@ class RunProgress:
 class Follower:
     """A follower that reads a run's folder again and again.
 
-    `live.verdict` is the verdict of the oracle when the follower last read the folder. Any thread
-    may read `live.verdict`.
+    `live.verdict` is the verdict of the oracle over all records that the follower has read. Any
+    thread may read `live.verdict`.
     """
 
     def __init__(

@@ -65,9 +65,9 @@ class Interrupts:
     ) -> None:
         """Restore the former signal handlers.
 
-        If Python dropped the exception of a signal, this method raises KeyboardInterrupt. If the
-        dropped exception has already been raised again, this method does not raise it. If this
-        block is inside another Interrupts block, this method passes the signal to the outer block.
+        If Python dropped the exception of a signal, this method raises KeyboardInterrupt. If this
+        exception has already been raised again, the method raises nothing. If this block is inside
+        another Interrupts block, this method passes the signal to the outer block.
         """
         if not self._before:
             return

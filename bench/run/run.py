@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """The description of a run that somebody requests.
+    """A request for one run, with its scenario and its options.
 
     `command`: the command line as the user typed it, without secrets. `folder`: the folder for the
     result, which can be created (None: the run only returns the result). `ring`: the processes that

@@ -68,8 +68,8 @@ class Holders:
         """Return one entry per resource, with times in µs from the start of the measured window.
 
         The resources with service faults come first, sorted by the time of the first fault. Then
-        the resources without service faults follow. The resource with the most leases is the first
-        of them.
+        the resources without service faults follow, sorted by the number of their leases. The
+        resource with the most leases is the first resource without service faults.
         """
         most = MOST_LEASES // max(len(self._held), 1)
         at_ns = self._slowest[1] if self._fault_ns is None else self._fault_ns

@@ -123,8 +123,8 @@ class Leases:
     def keys(self, times: Records, name: str, chosen: Integers) -> Integers:
         """Return one timeline key for each of the `chosen` leases.
 
-        `name`: the name of a field in `times`, which has the time for each key. `times`: the
-        operations with either their earliest or their latest possible times.
+        The time of each key is the value of the field `name` in `times`. `times`: the operations
+        with either their earliest or their latest possible times.
         """
         rows = self.row[chosen]
         return self.timeline.keys(times.resource[rows], times[name][rows])
@@ -235,8 +235,9 @@ def service_faults(leases: Leases, capacity: int = 1) -> Pairs:
 
     The resource has no free place while at least `capacity` earlier conflicting leases are valid.
     Each result is a pair of leases. The second lease of a pair is the lease that was granted
-    although the resource had no free place. Of the conflicting leases before the second lease, the
-    first lease of the pair is the lease that ends last.
+    although the resource had no free place. The first lease of a pair is an earlier lease that
+    conflicts with the second lease. If there are several earlier conflicting leases, the first
+    lease of the pair is the lease that ends last.
     """
     certain = leases.granted <= leases.end
     row = leases.row[certain]
@@ -376,8 +377,8 @@ def spurious_refusals(
 ) -> Integers:
     """Return the acquires that the lock refused without a valid reason.
 
-    A refusal is valid only if at least `capacity` operations apart from this acquire can have held
-    a key of the resource during the acquire.
+    A refusal is valid only if at least `capacity` other operations can have held a key of the
+    resource during the refused acquire.
     """
     early = operations.early
     late = operations.late

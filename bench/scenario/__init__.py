@@ -1,7 +1,7 @@
 """The description of a run: *TOML and options → one resolved `Scenario`*.
 
 Rules: the fields of `Scenario` define the TOML keys, the options, the help and the documentation.
-Each error message is one sentence that names the place of the error. This package does not use
+Each error message is one sentence, and it shows where the error is. This package does not use
 Locust, sockets or servers.
 """
 

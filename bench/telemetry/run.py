@@ -112,8 +112,8 @@ class Run:
     ) -> Self:
         """Return the run of a scenario, without the facts that the servers report later.
 
-        `shares`: into how many equal parts the rate is divided. Each process that exports data
-        about the run reports one part of the rate.
+        `shares`: the number of equal parts into which the rate is divided. Each process that
+        exports data about the run reports one part of the rate.
         """
         return cls(
             run_id,

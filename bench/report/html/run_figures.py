@@ -2,11 +2,12 @@
 
 A second conversion makes pictures over time: *the section `over_time` → pictures over time*.
 
-Rules: the line of a percentile curve begins solid and ends faint. The solid part ends at the last
-point for which at least ten samples are slower. The faint part continues to the slowest sample. If
-a title shows latencies, these latencies come from the fields `latency_s` and `reply_s` of the
-result. Each point in a picture over time is a number from the result. If a slice has no samples,
-the line has a gap. Faults are bands. Source: Gil Tene's percentile plots (HdrHistogram).
+Rules: the line of a percentile curve has two parts. The first part is solid, and the second part is
+faint. The solid part ends at the last point for which at least ten samples are slower. The faint
+part continues to the slowest sample. If a title shows latencies, these latencies come from the
+fields `latency_s` and `reply_s` of the result. Each point in a picture over time is a number from
+the result. If a slice has no samples, the line has a gap. Faults are bands. Source: Gil Tene's
+percentile plots (HdrHistogram).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -407,8 +408,8 @@ class _CourseFigures:
 def fault_bands(result: RunResult) -> list[Band]:
     """Return one band for each fault that began.
 
-    If a fault has several targets, they have one common band. Times are in seconds of the measured
-    window.
+    If a fault has several targets, one band shows the fault for all targets. Times are in seconds
+    of the measured window.
     """
     groups: dict[tuple[str, float, float | None], list[InjectedFault]] = {}
     for fault in result.faults:

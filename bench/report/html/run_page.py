@@ -170,10 +170,10 @@ class Eyecatcher:
 def moment_of(result: RunResult) -> Eyecatcher | None:
     """Return the moment that the page of `result` shows first.
 
-    If the run has violations, this moment is the first violation. If the run has faults but no
-    violations, this moment is the first fault. For every other run, this moment is the slowest
-    acquire. Return None if this slowest acquire is unknown, or if the result has no figures over
-    time.
+    If the run has violations, return the moment of the first violation. If the run has faults but
+    no violations, return the moment of the first fault. For every other run, return the moment of
+    the slowest acquire. Return None if this slowest acquire is unknown, or if the result has no
+    figures over time.
     """
     over = course_of(result)
     incidents = findings(result)
@@ -332,7 +332,7 @@ def conditions_of(result: RunResult) -> dict[str, str]:
     """Return every key of the run's scenario, with its value as text.
 
     The text for the key `fsync` is the actual AOF policy of the servers. The user's own targets
-    ignore the key `fsync`, so its value in the scenario may be wrong for them.
+    ignore the key `fsync`, so the scenario may have a wrong value for this key.
     """
     return scenario_facts(result.scenario) | {"fsync": result.fleet.policies or MISSING}
 
