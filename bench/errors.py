@@ -85,11 +85,11 @@ _LIMITS = {
 
 @contextmanager
 def writing(path: Path, cure: str) -> Iterator[None]:
-    """Turn an OSError into a message for the user. The code in this context writes to `path`.
+    """Turn an OSError into a message for the user. The code in the `with` block writes to `path`.
 
     If the code raises OSError, the context raises EnvironmentNotReadyError. The message gives the
-    reason, and `cure` is the advice in the message. If a limit of this process is the reason, the
-    message advises the user to raise this limit.
+    reason and the advice `cure`. If the write failed because the process reached one of its limits,
+    the advice to raise this limit replaces `cure`.
     """
     try:
         yield

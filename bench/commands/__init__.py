@@ -1,2 +1,2 @@
-"""Contains the commands that ask no question about a lock: *options → a run, a load, servers, a
-report or a table*."""
+"""Contains the commands that belong to no package of `bench.experiments`: *options → a run, a load,
+servers, a report or a table*."""

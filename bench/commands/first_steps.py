@@ -114,8 +114,8 @@ def _cells(*texts: str) -> list[str]:
 
 
 def _table(*heads: str) -> Table:
-    """Return an empty table without border lines. The text in its last column wraps at the right
-    edge of the terminal."""
+    """Return an empty table without border lines. The text in the table's last column wraps at the
+    right edge of the terminal."""
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")

@@ -4,7 +4,8 @@ Collector, this module also starts the collector.
 The programs listen on free loopback ports and write to a private folder. A guard process ends both
 programs, even if the process of lockbench is killed. Ctrl-C does not reach the two programs. If
 there is a collector, Prometheus scrapes the collector. Otherwise Prometheus scrapes the metrics
-page of `lockbench`. If Prometheus scraped both, it would count the same series twice.
+page of `lockbench`. If Prometheus scraped both the collector and the metrics page, it would count
+the same series twice.
 """
 
 import contextlib
@@ -163,9 +164,10 @@ def _start_prometheus(guard: Guard, program: str, port: int, page: int) -> None:
 def _await(guard: Guard, index: int, url: str, *, saying: bytes = b"") -> None:
     """Wait until the HTTP reply of `url` contains the bytes `saying`.
 
-    For Prometheus, the caller waits for the result of the first scrape. Prometheus reports that it
-    is ready about 5 s before its first scrape. The warm-up of a run may be shorter than 5 s, so
-    this report is not enough. Raises EnvironmentNotReadyError with the end of the program's log.
+    If the program is Prometheus, the function waits for the result of the first scrape. Prometheus
+    already reports that it is ready about 5 s before its first scrape. The warm-up of a run may be
+    shorter than 5 s, so it is not enough to wait for this report. Raises EnvironmentNotReadyError
+    with the end of the program's log.
     """
     deadline_s = time.monotonic() + READY_S
     trouble = f"is not ready after {READY_S:.0f} s"

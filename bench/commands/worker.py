@@ -57,9 +57,9 @@ def worker(master: Address, processes: int, wait: float) -> int:
     """Make load on this host for a run, capacity, gate or compare command on another host.
 
     The other host is the leader. The worker waits for its leader. The worker ends after the last
-    run, or if no further run begins within a minute. The leader sends the scenario and the targets
-    with their passwords. After Ctrl-C the worker releases its locks and ends. After a second Ctrl-C
-    the worker ends at once, and its locks stay until their TTL ends.
+    run. The worker also ends if the next run does not begin within a minute. The leader sends the
+    scenario and the targets with their passwords. After Ctrl-C the worker releases its locks and
+    ends. After a second Ctrl-C the worker ends at once, and its locks stay until their TTL ends.
     """
     from bench.topology.servants import Guard
     from bench.workloads.launch import join

@@ -1,2 +1,2 @@
-"""Contains the command `audit`, which answers the question which lock libraries hold: *a library
-and a schedule → a cell with its evidence*."""
+"""Contains the command `audit`, which finds out which lock libraries are safe under which
+schedules: *a library and a schedule → a cell with its evidence*."""

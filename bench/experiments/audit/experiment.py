@@ -78,7 +78,8 @@ def chosen(names: Sequence[str]) -> list[JudgeRow[Stage]]:
 def known(entries: Sequence[LibraryEntry], words: Sequence[str]) -> Sequence[LibraryEntry]:
     """Return the libraries whose name contains one of `words`. If `words` is empty, return all
     libraries. The word "control" and parts of this word are also allowed, but they select no
-    library. Raises UsageError if any other word is not a part of a library's name."""
+    library. Raises UsageError if a word is neither a part of a library's name nor a part of
+    "control"."""
     names = [entry.library.name for entry in entries] + ["control"]
     for word in words:
         if not any(word in name for name in names):
@@ -136,8 +137,9 @@ class _Playing:
         self._stop = Event()
 
     def run(self, drivers: Sequence[LibraryDriver], cells: list[JudgedRow]) -> None:
-        """Add a cell for each library and each schedule to `cells`, in the order of `drivers`. The
-        method adds no cell for a schedule that Ctrl-C interrupts."""
+        """Add a cell for each library and each schedule to `cells`. The libraries in `cells` have
+        the same order as in `drivers`. The method adds no cell for a schedule that Ctrl-C
+        interrupts."""
         by_name = {one.library.name: one for one in drivers}
         slow_first = sorted(drivers, key=lambda one: one.library.kind not in SLOW)
         jobs = {one.library.name: partial(self._play_all, one, cells) for one in slow_first}
@@ -169,8 +171,8 @@ class _Playing:
         )
 
     def _cell(self, stage: Stage, one: JudgeRow[Stage]) -> JudgedRow:
-        """Play the schedule `one` until a play gives a result. Then repeat the schedule as often as
-        the plan requires."""
+        """Play the schedule `one` until a play gives a result. Then play the schedule again, as
+        often as the plan requires."""
         conditions = self._plan.conditions
         plays = Plays(conditions.held, conditions.repeats, TRIES)
         row = judged(stage, one, asked, plays, self._stop)

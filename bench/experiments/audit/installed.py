@@ -3,8 +3,8 @@ drivers, and reasons for missing drivers*.
 
 The table names the exact version of each library. Each Python library has a virtual environment.
 All Node libraries share one folder. For Go, Rust and Java, the audit builds one program per
-language. The audit uses an existing installation again. If an installation fails, the result names
-the reason, and the audit continues.
+language. If a library is already installed, the audit uses this installation. If an installation
+fails, the result names the reason, and the audit continues.
 """
 
 import os
@@ -113,9 +113,9 @@ def _driver(entry: LibraryEntry, home: Path) -> LibraryDriver:
 def _link_bench(home: Path) -> None:
     """Create a folder in `home` that contains a link to `bench` and nothing else.
 
-    An installed `bench` is in the same folder as the other packages of lockbench's environment. If
-    this folder were on the import path of a library's environment, it would hide the package
-    versions that the audit must test.
+    If `bench` is installed, the folder with `bench` also contains the other packages of lockbench's
+    environment. If this folder were on the import path of a library's environment, Python would
+    import these packages instead of the versions that the audit must test.
     """
     link = home / _OURS / "bench"
     package = ROOT / "bench"
@@ -126,8 +126,9 @@ def _link_bench(home: Path) -> None:
 
 
 def _install(entry: LibraryEntry, home: Path, say: Callable[[str], None], cut: Event) -> str:
-    """Build the installation in `home`. If `home` already contains an installation from the same
-    input, do nothing. Return the reason if the build failed, or "" if it succeeded.
+    """Build the installation in `home`. Do nothing if `home` already contains an installation that
+    was built from the same sources and packages with the same Python version. Return the reason if
+    the build failed, or "" if it succeeded.
 
     `cut` ends the build.
     """
@@ -175,8 +176,8 @@ def _call(command: Sequence[str], folder: Path, cut: Event) -> str:
 
     The command runs in a session of its own. A SIGINT may reach only the process of lockbench. So
     lockbench kills the whole process group, which includes the programs that pip or cargo started.
-    Killed programs do not remove their temporary files. So the command gets a temporary folder,
-    which lockbench removes.
+    Killed programs do not remove their temporary files. So lockbench gives the command a temporary
+    folder, and removes this folder after the command.
     """
     program = Path(command[0]).name
     deadline_s = time.monotonic() + INSTALL_S

@@ -48,8 +48,8 @@ def earned(result: AuditResult) -> AuditResult:
 
 
 def _row_word(cell: JudgedRow) -> str:
-    """Return the effect of a cell on the verdict. The result "told" means that the cell does not
-    affect the verdict."""
+    """Return the effect of a cell on the verdict. The result is "told" if the cell does not affect
+    the verdict."""
     if cell.library.startswith(CONTROL):
         must = "holds" if cell.library == CONTROL + NO_FAULT else "does not"
         if cell.verdict == must:

@@ -59,10 +59,9 @@ def _table(folder: Path) -> Mapping[str, Mapping[str, Mapping[str, str]]]:
 
 
 def promise_of(words: LibraryWords, schedule: str) -> str:
-    """Return what the library's documentation promises about a schedule. If there is no such
-    promise, return two other texts. The first text is the library's general promise. The second
-    text is the Redlock page's sentence about this schedule. Return "" if there is no promise at
-    all."""
+    """Return what the library's documentation promises about a schedule. If the documentation
+    promises nothing about this schedule, return the library's general promise and the Redlock
+    page's sentence about this schedule. Return "" if all of these texts are missing."""
     algorithm = _table(HERE)[ALGORITHM]["promises"].get(schedule)
     page = f'Distributed Locks with Redis: "{algorithm}"' if algorithm else ""
     return words.promises.get(schedule) or "; ".join(filter(None, (words.promise, page)))

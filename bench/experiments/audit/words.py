@@ -103,8 +103,8 @@ def _lines(result: AuditResult) -> Iterator[Sentence]:
 
 
 def figures(result: AuditResult) -> list[Figure]:
-    """Return a picture that shows, for each lock, the number of schedules that break it. The first
-    lock is the lock that the most schedules break."""
+    """Return a picture that shows, for each lock, the number of schedules that break it. The locks
+    are sorted by this number, and the largest number is first."""
     counts = {name: Counter[str]() for name in _libraries(result)}
     for cell in result.cells:
         if cell.library in counts:
@@ -158,8 +158,8 @@ def _happened(name: str, about: str, cells: Iterable[JudgedRow]) -> Iterator[Par
 
 
 def evidence(result: AuditResult) -> tuple[Part, ...]:
-    """Return a table of steps for each fault of a library, and for each unknown result. A reader
-    can reproduce the fault with these steps."""
+    """Return a table of steps for each cell of a library with a fault, and for each cell with an
+    unknown result. A reader can repeat the play with these steps."""
     drivers: tuple[str, ...] = ()
     for place, word in enumerate(result.command):
         if word == "--drivers":
@@ -225,8 +225,8 @@ def _headline(result: AuditResult) -> str:
 
 
 def suite(result: AuditResult) -> Suite:
-    """Return one JUnit case for each cell of lockcore. The suite's property `other cells` is the
-    number of cells without a case."""
+    """Return one JUnit case for each cell of lockcore. The property `other cells` of the suite
+    counts the cells that have no JUnit case."""
     statuses = {
         "holds": words.AS_EXPECTED.status,
         "does not": words.VIOLATED.status,

@@ -162,9 +162,9 @@ def _require_time(spend_s: float, scenarios: Sequence[Scenario]) -> None:
 
 
 def _load(path: Path | None, options: Mapping[str, object], *, open_loop: bool = True) -> Scenario:
-    """Load the scenario. The search sets the rate of each run later. If `open_loop` is true, the
-    function loads the scenario with a rate of 1, and then removes this rate. So the check of the
-    scenario uses the rules of an open loop."""
+    """Load and check the scenario, and return it without a rate. The search sets a rate for each
+    run later. If `open_loop` is true, the scenario has a rate of 1 during the check, so the check
+    uses the rules of an open loop."""
     from bench.recipes.registry import find_recipe
 
     some_rate = {"rate": "1"} if open_loop else {}

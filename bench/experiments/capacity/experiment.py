@@ -99,10 +99,10 @@ class OutOfTime(Exception):  # noqa: N818 - no error: a busy machine gets less f
 
 class Budget:
     """The time budget of one point. The budget lasts `wanted_s` seconds from the creation of this
-    object. The current run reports its progress once a second. At each report, this object checks
-    the budget. If `awaits` is true, the first run waits for workers on other hosts. The time of
-    this wait does not count. `cut` is 1 if the budget has ended the current run, and otherwise
-    0."""
+    object. The current run reports its progress once a second. Whenever the run reports its
+    progress, this object checks whether the budget is used up. If `awaits` is true, the first run
+    waits for workers on other hosts. The time of this wait does not count. `cut` is 1 if this
+    object ended the current run because the budget was used up. Otherwise `cut` is 0."""
 
     def __init__(self, experiment: Experiment, wanted_s: float, *, awaits: bool) -> None:
         self._experiment = experiment
@@ -247,8 +247,9 @@ class _Seeker:
                 )
 
     def _start(self) -> None:
-        """Run closed loops, each with more callers than the loop before. Stop when more callers no
-        longer lead to more leases. The scenario may limit the number of callers."""
+        """Run closed loops, each with more callers than the loop before. Stop when a loop with more
+        callers does not reach a higher rate of leases. No loop has more callers than the scenario
+        allows."""
         scenario = self._scenario
         best = 0.0
         most = scenario.users if self._plan.fixed_users else START_CALLERS[-1]
@@ -295,9 +296,9 @@ class _Seeker:
             self._probe_target()
 
     def _is_target_open(self) -> bool:
-        """Return whether the search should probe the target again. The result is False as soon as
-        the probes show whether the fleet keeps the target, and after MOST_TARGET_PROBES probes at
-        the target."""
+        """Return whether the search should probe the target again. Return False if the probes
+        already show whether the fleet keeps the target. Also return False after MOST_TARGET_PROBES
+        probes at the target."""
         findings = self._findings
         target = self._plan.target_rate_per_s
         done = sum(probe.rate_per_s == target for probe in findings.probes)

@@ -4,16 +4,16 @@ verdict*. All functions are pure.
 `point_of` applies the rules in the order of `RULES`. The first rule that gives an answer decides
 the verdict. If no rule gives an answer, the verdict is FOUND.
 
-The judge compares the interval with the fastest closed loop that kept the SLO. A sentence in the
-result explains the difference. In a closed loop the number of callers limits the length of the
-queue. In an open loop, random arrivals can form a long queue. So the rate of a closed loop may be
-above the interval. If this rate is more than twice the upper end of the interval, the closed loop
-contradicts the interval. The factor of two comes from an M/M/1 server. At half of the server's
-maximum rate, the p99 latency is about 9.2 service times. So the server keeps an SLO of ten service
-times at this rate.
+The judge compares the interval with the fastest closed loop that kept the SLO. The result contains
+a sentence that explains the difference between the two. In a closed loop the number of callers
+limits the length of the queue. In an open loop, random arrivals can form a long queue. So the rate
+of a closed loop may be above the interval. If this rate is more than twice the upper end of the
+interval, the closed loop contradicts the interval. The factor of two comes from the model of an
+M/M/1 server. At half of its maximum rate, an M/M/1 server has a p99 latency of about 9.2 service
+times. So at half of its maximum rate, this server keeps an SLO of ten service times.
 
-The formula for p99 of an M/M/1 server, ln 100 ÷ (μ − λ), leads to this factor. The interval of the
-latency at the target uses Student's t.
+The value of 9.2 follows from the formula for p99 of an M/M/1 server, ln 100 ÷ (μ − λ). The interval
+of the latency at the target uses Student's t.
 """
 
 import dataclasses
@@ -69,7 +69,7 @@ Answer = tuple[Word, list[str]]
 @dataclass(frozen=True, slots=True)
 class SweepPoint:
     """One fleet and one load whose capacity the search will measure. `variables` holds the values
-    that a sweep has set, as text."""
+    that a sweep has set. Each value is a text."""
 
     scenario: Scenario
     variables: Mapping[str, str]
@@ -79,8 +79,9 @@ class SweepPoint:
 class CapacityPlan:
     """The plan of a capacity search.
 
-    If `fixed_users` is true, a run never has more callers than the scenario. `budget_s` is the time
-    for each point. Workers on other hosts connect to the address `bind`.
+    If `fixed_users` is true, the number of callers in the scenario is also the upper limit for each
+    run. `budget_s` is the time budget of each point. Workers on other hosts connect to the address
+    `bind`.
     """
 
     points: tuple[SweepPoint, ...]
@@ -93,9 +94,9 @@ class CapacityPlan:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """The input of the rules. If pauses count as misses on this machine, `findings` contains each
-    paused probe as a missed probe. `contradictions` holds sentences about evidence against the
-    interval."""
+    """Facts about one point. The rules use these facts as their input. If pauses count as misses on
+    this machine, `findings` contains each paused probe as a missed probe. `contradictions` holds
+    sentences about evidence against the interval."""
 
     findings: Findings
     capacity: Capacity
@@ -104,8 +105,8 @@ class Facts:
 
     @property
     def pauses(self) -> str:
-        """The end of a sentence about the probes. This text says how many probes give no result
-        because of pauses. The text is "" if there is no such probe."""
+        """The end of a sentence about the probes. The text has the number of probes that gave no
+        result because of pauses. The text is "" if all probes gave a result."""
         probes = self.findings.probes
         paused = len(self.findings.rates(Seen.PAUSED))
         if not paused:
@@ -125,8 +126,8 @@ class Facts:
 
 
 def _two_holders(facts: Facts) -> Answer | None:
-    """Answer VIOLATED if two clients held the lock at the same time. A lock that fails in this way
-    has no capacity."""
+    """Answer VIOLATED if two clients held the lock at the same time. An unsafe lock has no
+    capacity."""
     violated = facts.findings.violated
     return (words.VIOLATED, [violated]) if violated else None
 
@@ -148,8 +149,8 @@ def _target_held(facts: Facts) -> Answer | None:
 
 def _nothing_held(facts: Facts) -> Answer | None:
     """Return None if the interval has a lower end. The answer is NOT KEPT if no probe held, and if
-    probes missed both close to zero and at rates in the middle. In all other cases the answer is
-    INCONCLUSIVE."""
+    enough probes missed at rates close to zero and at rates in the middle. In all other cases the
+    answer is INCONCLUSIVE."""
     findings = facts.findings
     if facts.capacity.low is not None:
         return None
@@ -272,9 +273,9 @@ def _at(findings: Findings, target: float | None) -> list[Seen]:
 
 def target_holds(findings: Findings, target: float | None) -> bool | None:
     """Return whether the fleet keeps the SLO at the target rate. The function computes a 95 %
-    interval (Wilson) for the share of probes that held at this rate. If the whole interval is above
-    one half, the fleet keeps the rate. If the whole interval is below one half, the fleet does not
-    keep the rate. Return None if the interval contains one half, or if there is no target."""
+    interval (Wilson) for the share of probes that held at this rate. If both ends of the interval
+    are above 0.5, the fleet keeps the rate. If both ends are below 0.5, the fleet does not keep the
+    rate. Return None if the interval contains 0.5, or if there is no target."""
     outcomes = _at(findings, target)
     held = wilson(outcomes.count(Seen.HELD), len(outcomes))
     if held.low is None or held.high is None:
@@ -303,8 +304,8 @@ def _headroom(facts: Facts, slo: Slo) -> Headroom | None:
 
 
 def mean_latency(values: Sequence[float]) -> Estimate | None:
-    """Return the geometric mean of a percentile (s) over several probes, with the 95 % interval of
-    this mean. Return None for fewer than two probes."""
+    """Return the geometric mean of `values` and the 95 % interval of this mean. `values` holds one
+    latency percentile (s) per probe. Return None if there are fewer than two values."""
     if len(values) < 2:
         return None
     logs = np.log(values)
@@ -314,10 +315,10 @@ def mean_latency(values: Sequence[float]) -> Estimate | None:
 
 
 def _student(values: int) -> float:
-    """Return the 97.5 % quantile of Student's t for the mean of `values` values. For up to six
-    values, the table STUDENT has the quantile. For more values, the function computes the first
-    terms of an expansion (Abramowitz and Stegun 26.7.5). The computed quantile is at most 0.5 % too
-    low."""
+    """Return the 97.5 % quantile of Student's t distribution for the mean of a sample. `values` is
+    the size of the sample. For samples of up to six values, the function takes the quantile from
+    the table STUDENT. For larger samples, the function computes the first terms of an expansion
+    (Abramowitz and Stegun 26.7.5). The computed quantile is at most 0.5 % too low."""
     if values in STUDENT:
         return STUDENT[values]
     freedom = values - 1
@@ -330,8 +331,8 @@ def _student(values: int) -> float:
 
 def _probes_against(findings: Findings, capacity: Capacity, target: float | None) -> list[str]:
     """Return sentences about probes that contradict the interval. There are two kinds of
-    contradiction. In the first case, most probes at rates clearly below the interval missed. In the
-    second case, most probes at rates clearly above the interval held.
+    contradiction. In the first case, most probes at rates clearly below the interval are MISSED. In
+    the second case, most probes at rates clearly above the interval are HELD.
 
     The model assumes that a fleet which keeps a rate also keeps every lower rate. If this
     assumption is false, or if the machine changed during the search, the interval does not answer

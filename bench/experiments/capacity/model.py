@@ -18,10 +18,10 @@ Rules
   probability of 95 %, c differs from this rate by a factor of 2.6 at most. The model also allows
   every c from half an operation per second to four times the rate of the fastest closed loop. One
   probe alone never makes the model certain, because s is at least 2 % and ε is above 0.
-- If one probe held and another probe missed at the same rate, a larger s or ε becomes likely. The
-  model then computes one interval with the contradicting probes and one interval without them. The
-  final interval contains both of these intervals. So a contradiction can make the interval wider,
-  but never narrower.
+- If one probe held and another probe missed at the same rate, higher values of s or ε become more
+  likely. The model then computes one interval with the contradicting probes and one interval
+  without them. The final interval contains both of these intervals. So a contradiction can make the
+  interval wider, but never narrower.
 - The model chooses the rate at which the next probe is most informative about c. At this rate, the
   mutual information between the outcome of the probe and c is the highest.
 
@@ -82,10 +82,10 @@ class RateInterval:
         return float((self.high / self.low) ** 0.5) - 1
 
     def probes_left(self, done: int) -> int:
-        """Estimate how many more probes the search needs until the interval is narrow enough. In
-        the beginning, three probes halve the interval. Later, the noise of the probes decides how
-        fast the interval becomes narrower. The width of the interval is then proportional to 1 ÷ √n
-        after n probes."""
+        """Estimate how many more probes the search needs until the interval is narrow enough. While
+        the interval is wide, every three probes halve its width. Later, the noise of the probes
+        decides how fast the interval becomes narrower. In this phase, the width after n probes is
+        proportional to 1 ÷ √n."""
         halving = 3 * log2(log(self.high / self.low) / log((1 + ENOUGH) ** 2))
         settling = done * ((self.width / ENOUGH) ** 2 - 1) / 2 if self.width < 4 * ENOUGH else 0.0
         return max(round(max(halving, settling)), 1)
@@ -141,9 +141,9 @@ class Model:
 
 
 def interval_of(reached: Reached, looks: Sequence[Look]) -> RateInterval:
-    """Return the interval of the capacity after the probes in `looks`. If a rate both held and
-    missed, the function also computes a second interval without the contradicting probes. The
-    returned interval contains both of these intervals."""
+    """Return the interval of the capacity that follows from the probes in `looks`. If a rate both
+    held and missed, the function also computes a second interval without the contradicting probes.
+    The returned interval contains both of these intervals."""
     # A rate that both held and missed shows that the machine changes. But the model counts every
     # look as more evidence, so its interval gets narrower. This function therefore computes a
     # second interval, without the looks that contradict the first look at the same rate. The answer

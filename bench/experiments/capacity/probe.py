@@ -2,11 +2,13 @@
 each resource*. The outcome is held, missed, saturated or paused.
 
 A probe is HELD if every expression of the SLO is true and at least 0.99 of the offered operations
-were completed in time. Trouble in the load generator or in the machine cannot change this outcome.
-Most other probes are MISSED, and the servers are the cause of the miss. There are two exceptions:
-- SATURATED means that the load generator used 0.9 of a core, or that its timer caused the miss. If
-  the timer is late, some operations begin so late that they miss the limit even with the median
-  latency. If the probe keeps the SLO's limit without these operations, the timer caused the miss.
+were completed in time. A probe stays HELD even if the load generator or the machine disturbed the
+probe. Most other probes are MISSED, and the servers are the cause of the miss. There are two
+exceptions:
+- SATURATED means that the load generator used 0.9 of a core, or that the load generator's timer
+  caused the miss. If the timer is late, some operations begin late. An operation may begin so late
+  that it misses the limit even with the median latency. If the probe keeps the SLO's limit without
+  such operations, the timer caused the miss.
 - PAUSED means that the machine paused the load process, and that the acquires outside the pauses do
   not show a miss. A pause counts if it lasts at least a quarter of the SLO's limit. The judge
   leaves out each acquire that overlaps such a pause, whether or not the acquire met the limit. If
@@ -118,8 +120,8 @@ class Slo:
 def read_slo(texts: Sequence[str]) -> Slo:
     """Parse the expressions of an SLO in `texts`.
 
-    Raises UsageError for a wrong expression. Also raises UsageError if more load does not make an
-    expression's figure worse, because such a figure cannot limit a rate.
+    Raises UsageError for a wrong expression. Also raises UsageError for a figure that does not get
+    worse under more load, because such a figure cannot limit a rate.
     """
     thresholds = read_thresholds(texts)
     for threshold in thresholds:
@@ -289,8 +291,8 @@ def _histogram(name: str, result: RunResult) -> Histogram:
 
 
 def _up_to(histogram: Histogram, limit_s: float) -> int:
-    """Return how many samples are below the limit. The histogram has a precision of three digits,
-    so the comparison has this precision, too.
+    """Return how many samples are below the limit. The comparison has a precision of three digits,
+    because the histogram has this precision.
     """
     limit_ns = np.array([min(max(round(limit_s * 1e9), 0), HIGHEST_NS)], np.int64)
     return int(histogram.counts[: int(bucket_indices(limit_ns)[0])].sum())
@@ -322,8 +324,8 @@ def uses_of(result: RunResult, slo: Slo, busy: float | None = None) -> tuple[Res
 def next_limit(uses: Sequence[ResourceUse], gave_out: str = "") -> ResourceUse:
     """Return the resource that will limit the rate first.
 
-    `gave_out` describes how the load generator reached its limit before any resource in `uses` was
-    full. If the generator did not reach its limit, `gave_out` is "".
+    If the load generator reached its limit before any resource in `uses` was full, `gave_out`
+    describes how this happened. Otherwise `gave_out` is "".
     """
     machine = next((use for use in uses if use.name == MACHINE), None)
     if gave_out and machine is not None and (machine.ratio or 0.0) >= FULL:
@@ -348,8 +350,8 @@ def next_limit(uses: Sequence[ResourceUse], gave_out: str = "") -> ResourceUse:
 
 
 def _server_use(instance: InstanceReport, result: RunResult) -> float | None:
-    """Return the share of a core that one instance used under load. This share is the CPU time per
-    lease multiplied by the number of leases per second."""
+    """Return the share of a core that one instance used under load. The function multiplies the CPU
+    time per lease by the number of leases per second."""
     cpu_s = instance.info.cpu_s if instance.info else None
     leases = result.totals.acquired
     rate = result.rate.achieved_per_s
@@ -370,8 +372,8 @@ def hot_share(scenario: Scenario) -> float:
 def _grows(name: str, ratio: float, text: str, result: RunResult) -> ResourceUse:
     """Return the use of a resource. The function is for resources whose use grows with the rate.
 
-    If at least half of the resource is used, the function also computes the rate at which the
-    resource would be full.
+    If `ratio` is at least NEARLY_FULL, the function also computes the rate at which the resource
+    would be full.
     """
     rate = result.rate.achieved_per_s
     return ResourceUse(name, text, ratio, rate / ratio if rate and ratio >= NEARLY_FULL else None)
@@ -394,8 +396,8 @@ def _generator(result: RunResult) -> ResourceUse | None:
 
 def _own(result: RunResult) -> tuple[float | None, str]:
     """Return the share of this machine's CPU time that the load generator and the servers used.
-    Also return a name for these processes. Servers on other machines do not count. Return None and
-    "" if the share is unknown."""
+    Also return a name for these processes. The share does not include servers on other machines.
+    Return None and "" if the share is unknown."""
     cores = result.environment.usable_cores
     cost = result.cost
     rate = result.rate.achieved_per_s

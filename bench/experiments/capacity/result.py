@@ -1,8 +1,8 @@
 """Defines the result of `capacity`: *the probes and closed loops of each point → the point's
 capacity and what limits it*.
 
-The rules of `bench.measure.section` apply. All rates are in operations per second. The complete
-result of every run is stored in a folder below probes/.
+The sections of this result follow the rules in `bench.measure.section`. All rates are in operations
+per second. The complete result of every run is stored in a folder below probes/.
 """
 
 import math
@@ -309,9 +309,9 @@ def point_name(variables: Mapping[str, str]) -> str:
 def at_capacity(probes: Sequence[Probe], capacity: Capacity) -> Probe | None:
     """Return the probe whose rate is nearest to the capacity. The rate of this probe and the
     capacity differ by a factor of two at most. If there is no such probe, the function returns
-    None. If two probes are equally near, the function returns the probe with the higher rate. The
-    function prefers probes that held. A missed probe uses all callers and keys, so it does not show
-    which resource is the limit."""
+    None. If two probes are equally near, the function returns the probe with the higher rate. If
+    any of these probes held, the function considers only the probes that held. A missed probe uses
+    all callers and keys, so it does not show which resource is the limit."""
     edge = capacity.likely or capacity.low or capacity.high
 
     def far(probe: Probe) -> tuple[float, float]:

@@ -49,8 +49,8 @@ Loop = tuple[float, int]
 @dataclass(slots=True)
 class Findings:
     """The results of the search for one point, up to now. `violated` describes a safety violation.
-    If there was no violation, `violated` is "". `unmeasured` holds sentences about measurements
-    that were not made for lack of time."""
+    If there was no violation, `violated` is "". `unmeasured` holds sentences about measurements for
+    which there was not enough time."""
 
     probes: list[Probe] = field(default_factory=list)
     callers: list[ClosedLoop] = field(default_factory=list)
@@ -65,7 +65,7 @@ class Findings:
         A paused probe counts as a miss if lockbench started the servers on this machine and more
         than half of all probes were paused. In this case, the result describes this machine only in
         its present state. If the servers run on other machines, paused probes never count, because
-        these servers did not cause the pause.
+        the pauses of this machine say nothing about other machines.
         """
         is_here = self.fleet is not None and self.fleet.started
         paused = len(self.rates(Seen.PAUSED))
@@ -83,9 +83,9 @@ class Findings:
         return [probe.seen for probe in self.probes if least <= probe.rate_per_s <= most]
 
     def looks(self, *also: Seen) -> list[Look]:
-        """Return one pair for each probe. The first value of a pair is the probe's rate. The second
-        value is True if the probe held. The list contains the probes that count for the capacity.
-        The list also contains the probes whose outcome is in `also`."""
+        """Return a list with one pair of values per probe. The first value of a pair is the probe's
+        rate. The second value is True if the probe held. The list contains the probes that count
+        for the capacity, and the probes with one of the outcomes in `also`."""
         kinds = (*self.counted, *also)
         return [
             (probe.rate_per_s, probe.seen is Seen.HELD)
@@ -139,10 +139,11 @@ def _rate_against_hope(findings: Findings, slo: Slo) -> float | None:
     If the result is None, the model chooses the rate.
 
     A server that never answers in time misses its limit at every rate. The search finds this out in
-    a few seconds with two probes at the lowest rate and one probe at each rate of `MIDDLE`. The
-    model would lower the rate step by step instead. A short budget would then end before the search
-    has an answer. Probes at the lowest rate are not enough. A server may be slow only after a rest,
-    and then it may keep every higher rate.
+    a few seconds with two probes at the lowest rate and one probe at each rate of `MIDDLE`. If the
+    model chose these rates, it would lower the rate step by step, and a short budget would end
+    before the search has an answer. The search does not rely on the lowest rate alone. Some servers
+    are slow only after an idle time, so they miss the limit at the lowest rate but keep the limit
+    at higher rates.
     """
     if loops_within(findings, slo) or findings.rates(Seen.HELD):
         return None
@@ -155,8 +156,9 @@ def _rate_against_hope(findings: Findings, slo: Slo) -> float | None:
 
 
 def _against_hope(findings: Findings) -> list[tuple[float, int]]:
-    """Return pairs of a rate (operations/s) and a number of probes. If that number of probes misses
-    at each of these rates, the search concludes that the fleet keeps no rate."""
+    """Return a list of pairs. The first value of a pair is a rate (operations/s), and the second
+    value is a number of probes. If at least this number of probes missed at each rate of the list,
+    the search concludes that the fleet keeps no rate."""
     fastest = max((loop.achieved_per_s or 0.0 for loop in findings.callers), default=0.0)
     middle = [(float(f"{share * fastest:.3g}"), 1) for share in MIDDLE if share * fastest > LOWEST]
     return [(LOWEST, LEAST_NEAR), *middle]
@@ -165,8 +167,8 @@ def _against_hope(findings: Findings) -> list[tuple[float, int]]:
 def holds_nowhere(findings: Findings) -> bool:
     """Return whether the search can conclude that the fleet keeps no rate. The result is True if no
     probe held, and if enough probes missed both at rates near zero and at rates in the middle.
-    Without a closed loop, return False, because the rates in the middle are shares of a closed
-    loop's rate."""
+    Return False if there was no closed loop, because the search derives the rates in the middle
+    from the rate of a closed loop."""
     return (
         bool(findings.callers)
         and not findings.rates(Seen.HELD)
@@ -185,10 +187,10 @@ def _around(findings: Findings, rate: float) -> list[Seen]:
 
 
 def _paused_last(findings: Findings) -> int:
-    """Return how many probes in a row, up to the latest probe, gave no result because of pauses.
-    After such probes, the search tries a higher rate. If a probe at the higher rate holds, this
-    result is certain. A probe far above the capacity misses clearly, which is visible even on a
-    busy machine."""
+    """Return the number of paused probes since the last probe that gave a result. The count leaves
+    out probes at the target rate. After paused probes, the search tries a higher rate. If a probe
+    holds at the higher rate, its outcome is certain. If the higher rate is far above the capacity,
+    the probe clearly misses, and this miss is visible even on a busy machine."""
     number = 0
     for probe in reversed(findings.probes):
         if probe.seen is not Seen.PAUSED or probe.seen in findings.counted:

@@ -336,8 +336,9 @@ def _headroom(point: CapacityPoint, headroom: Headroom, result: CapacityResult) 
 
 
 def _pauses(point: CapacityPoint) -> str:
-    """Return a sentence about the acquires that count neither as hits nor as misses. During these
-    acquires the machine did not run the load process. Return "" if there are no such acquires."""
+    """Return a sentence about the acquires that count neither as hits nor as misses. While these
+    acquires were in progress, the machine paused the load process. Return "" if there are no such
+    acquires."""
     touched = [probe for probe in point.probes if probe.left_out]
     if not touched:
         return ""

@@ -2,9 +2,9 @@
 recipes or revisions → ratios and one verdict*.
 
 A command refuses wrong options before it starts servers or load. A missing side is a usage error
-and leads to exit code 2. It never leads to exit code 4, because exit code 4 means noise. A
-comparison also measures the noise. To measure it, the comparison runs the first side twice in every
-round (A/A).
+and leads to exit code 2. A missing side never leads to exit code 4, because exit code 4 means
+noise. A comparison also measures the noise. For this purpose, the comparison runs the first side
+twice in every round (A/A).
 """
 
 from __future__ import annotations
@@ -56,8 +56,9 @@ OPEN = ("acquire.p50", "acquire.success")
 
 @dataclass(frozen=True, slots=True)
 class ComparisonOptions(Options):
-    """The options that `compare` and `gate` share. These options do not include the scenario and
-    the outputs. `variables` holds the names of the settings in which the sides may differ."""
+    """The options that `compare` and `gate` share. The class does not contain the options for the
+    scenario and the outputs. `variables` holds the names of the settings in which the sides may
+    differ."""
 
     pairs: int
     tolerance: float
@@ -337,7 +338,7 @@ def _metrics(
     kind: Kind, names: Sequence[str], load: Scenario
 ) -> tuple[tuple[Metric, ...], tuple[Metric, ...]]:
     """Return two groups of metrics. The command judges the first group, and only shows the second
-    group. Each metric occurs only once. Raises UsageError for a wrong name."""
+    group. No metric occurs twice. Raises UsageError for a wrong name."""
     from bench.gates.threshold import find_metric, shown_at
 
     shown = shown_at("compare")
@@ -355,8 +356,9 @@ def _metrics(
 
 
 def _scenario(options: Mapping[str, object], one: Named, load_of: Path | None = None) -> Scenario:
-    """Return the scenario of the side `one` under `options`. If the side is not a scenario,
-    `load_of` is the scenario file. Raises UsageError."""
+    """Return the scenario of the side `one`, with the values from `options`. If the side is a
+    scenario file, the function loads this file. Otherwise the function loads the file `load_of`.
+    Raises UsageError."""
     from bench.gates.threshold import read_thresholds
     from bench.recipes.registry import find_recipe
 

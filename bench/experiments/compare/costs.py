@@ -7,13 +7,14 @@ Rules
   minimum instead of the median, because a stall can only add round trips. If any cost of the
   candidate is higher, the gate fails. There is no tolerance.
 - The relay keeps the replies of the servers until the client and all servers have been silent for
-  `QUIET_S`. The relay then sends all waiting replies to the client at once. A round trip lasts from
-  one such delivery to the next delivery, even if the client sends several commands in this time. So
-  the number of round trips depends neither on the number of instances nor on the speed of the
-  machine.
+  `QUIET_S`. The relay then sends all waiting replies to the client at once. Each time the relay
+  sends the waiting replies, one round trip ends and the next round trip begins. It does not matter
+  how many commands the client sends during a round trip. So the number of round trips depends
+  neither on the number of instances nor on the speed of the machine.
 - The relay does not count INFO and its reply. lockcore sends INFO at most four times a second,
-  because it must notice when databases are swapped. On a slow machine a cycle takes longer, so it
-  would contain more INFO commands. The length of the reply to INFO also changes from call to call.
+  because it must notice when databases are swapped. On a slow machine a cycle takes longer, so
+  lockcore would send more INFO commands in a cycle. The length of the reply to INFO also changes
+  from call to call.
 - A child process makes the cycles. When it imports a module, it searches the side's own packages
   first. The child process runs the function `serve` of this file. The child process must import at
   least one module from the side's packages. Without this check, both sides could run the same code,
@@ -120,7 +121,8 @@ def costs_of(side: Side, server: str | None) -> Costs:
 
 
 def _asked(child: Child, line: str, expected: str, relay: CountingRelay) -> Counter[str]:
-    """Send a line to the child. Return the traffic that was counted before the child's answer.
+    """Send a line to the child and wait for its answer. Return the traffic that the relay counted
+    until the answer.
 
     The two processes exchange lines of plain text, because the child may run another revision of
     the code.
@@ -298,10 +300,10 @@ class CountingRelay:
         del self._held[ends[0]]
 
     def _let_go(self) -> bool:
-        """Send all waiting replies to the clients. If at least one reply was waiting, count one
-        round trip.
+        """Send each client the replies that the relay has kept for this client. If there was at
+        least one such reply, count one round trip.
 
-        Returns False if no reply was waiting.
+        Returns False if the relay had kept no reply.
         """
         waiting = {client: held for client, held in self._held.items() if held}
         for client, held in waiting.items():

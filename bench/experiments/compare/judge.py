@@ -1,18 +1,19 @@
-"""The judge compares two sides by pairs of runs: *the two sides' values → a ratio with its interval
-→ one verdict*.
+"""Compares two sides of a comparison by their pairs of runs: *the values of both sides → a ratio
+with its interval → one verdict*.
 
 The README of this folder contains the gate's rules. This module adds the following rules:
-- For a share of acquires, the judge uses a difference in percentage points instead of a ratio. The
-  reason is that a user may accept a 10 % lower rate, but never 10 % more failed acquires.
+- For a share of acquires, the judge uses a difference in percentage points instead of a ratio. A
+  user may accept a rate that is 10 % lower. But no user accepts that 10 % more of the acquires
+  fail.
 - A run in which no caller acquired a lock gets the worst possible value.
 - If a figure has no value on either side of a pair, the judge ignores the pair for this figure. If
   a figure has a value on only one side of a pair, this figure cannot pass.
 - The judge does not judge the figures of an INVALID run. Only violations and counted costs can fail
   a gate that contains an INVALID run.
 - The numbers of commands, bytes and round trips per acquire must not grow. A stored run contains
-  only the averages of these numbers. So a gate of stored runs fails if one of these numbers
-  certainly grew, and if the growth is larger than `COUNTED_MORE`. The gate's tolerance does not
-  apply to these numbers.
+  only the averages of these numbers. So in a gate of stored runs, one of these numbers fails only
+  if its growth is certain and larger than `COUNTED_MORE`. The gate's tolerance does not apply to
+  these numbers.
 
 The function `earned` judges a stored comparison again. For this purpose, `earned` calls the same
 functions that judge a new comparison.
@@ -90,9 +91,9 @@ class ComparisonRequest:
     """The question that a comparison must answer. This class describes the question for new runs
     and for stored runs.
 
-    `labels` are the names of the sides. `noise` holds the indices of A/A sides. `cpu_share` is the
-    share of the tolerance that CPU gets. `looks` holds the numbers of pairs after which a gate may
-    stop.
+    `labels` are the names of the sides. `noise` holds the indices of A/A sides. The tolerance of
+    the CPU figure is `cpu_share` times the general tolerance. `looks` holds the numbers of pairs
+    after which a gate may stop.
     """
 
     kind: Kind
@@ -121,9 +122,9 @@ class Sides:
     def known(self, *, zero: bool) -> tuple[list[float], list[float], int]:
         """Return three values: the comparable values of the first side, the comparable values of
         the second side, and the number of torn pairs. In a torn pair, only one side has a value. If
-        the sides are paired, the method drops every pair that has no value on one side. If the
-        sides are not paired, the method drops only missing values. If `zero` is false, a value of 0
-        counts as missing."""
+        the sides are paired, the method drops every pair that lacks a value on at least one side.
+        If the sides are not paired, the method drops only the missing values. If `zero` is false,
+        the method treats a value of 0 like a missing value."""
         first, second = (
             [finite(one) if one or zero else None for one in side]
             for side in (self.first, self.second)
@@ -151,14 +152,15 @@ def gate_confidence(metrics: int, looks: int = 1) -> float:
 
 
 def gate_shift(values: Callable[[float], Shift], metrics: int, looks: int) -> Shift:
-    """Return a figure's shift with the interval by which a gate judges the figure. The `low` end
-    comes from an interval with the confidence that `gate_confidence` returns. The `high` end comes
-    from a second interval. The probability of a wrong `high` end is at most MISSED for a whole
-    gate. The argument `values` is a function. This function takes a confidence, and returns the
-    shift with an interval of this confidence.
+    """Return the shift of one figure, with the interval that a gate uses for its verdict. The
+    function computes two intervals with different confidences. The `low` end of the result comes
+    from the interval with the confidence that `gate_confidence` returns. The `high` end comes from
+    the other interval. The probability of a wrong `high` end is at most MISSED for a whole gate.
+    The argument `values` is a function. `values` takes a confidence, and returns the shift and an
+    interval with this confidence.
 
-    A gate passes only if the high end of *every* metric lies within its tolerance. So a gate can
-    wrongly pass a worse metric only if the high end for exactly this metric is wrong. For this
+    A gate passes only if the high end of *every* metric lies within its tolerance. If a metric is
+    too much worse, a gate can wrongly pass only if the high end of this metric is wrong. For this
     reason the function divides MISSED by the number of looks, but not by the number of metrics.
     Sources: intersection-union tests (Berger 1982, Technometrics 24), one-sided tests of
     equivalence (Schuirmann 1987, Journal of Pharmacokinetics and Biopharmaceutics 15).
@@ -193,8 +195,9 @@ def gate_looks(pairs: int, metrics: int) -> tuple[int, ...]:
 
 def figure_verdict(kind: Kind, worse: Shift, tolerance: float, *, counted: bool = False) -> Word:
     """Return the verdict on the shift of one figure. If the shift is above 0, the second side is
-    worse. A `tolerance` of 0.1 means 10 %. `counted` is true for a counted cost in stored runs. A
-    counted cost fails if its growth is certain and larger than `COUNTED_MORE`."""
+    worse. A `tolerance` of 0.1 means 10 %. `counted` is true if the figure is a counted cost in
+    stored runs. The verdict on a counted cost is "fail" if the growth of the cost is certain and
+    larger than `COUNTED_MORE`."""
     limit = log(1 + tolerance)
     if counted and worse.low > 0 and worse.shift > log(1 + COUNTED_MORE):
         return "fail"
@@ -219,10 +222,9 @@ def judge_figure(
     """Compare one figure on two sides, and judge the difference. `values.first` holds the values of
     the baseline.
 
-    A gate judges several figures, and it may judge each figure several times. `metrics` is the
-    number of figures, and `looks` is the number of times. One call of this function judges one
-    figure once. In a comparison, the function judges whether the sides differ, and how large the
-    difference is.
+    A gate judges `metrics` figures, and it judges each figure up to `looks` times. Each call of
+    this function makes one of these judgements. In a comparison, the function judges whether the
+    sides differ, and how large the difference is.
     """
     shares = metric.path[0] == "outcome_shares"
     first, second, torn = values.known(zero=shares)
@@ -270,8 +272,8 @@ def judge_figure(
 def _without_word(
     metric: Metric, first: Sequence[float], second: Sequence[float], *, paired: bool
 ) -> Judged:
-    """Return an entry for one figure with the medians of both sides. The verdict of this entry is
-    still "inconclusive"."""
+    """Return an entry for one figure. The entry has the medians of both sides, and the provisional
+    verdict "inconclusive"."""
     first_median = median(first) if first else None
     second_median = median(second) if second else None
     return Judged(
@@ -289,8 +291,8 @@ def _without_word(
 
 def _ratio(shift: float, share: float | None) -> float | None:
     """Return the ratio second ÷ first. If `share` is None, `shift` is the difference of two
-    logarithms. Otherwise `share` is the first side's share, and `shift` is the second side's share
-    minus the first side's share."""
+    logarithms. If the figure is a share, `share` is the share of the first side, and `shift` is the
+    second side's share minus `share`."""
     if isinf(shift) or share == 0:
         return None
     return exp(shift) if share is None else 1 + shift / share
@@ -319,8 +321,8 @@ def _word(kind: Kind, worse: Shift, tolerance: float, of: Judged) -> tuple[Word,
 
 def values_of(runs: Iterable[ComparedRun], side: int, metric: Metric) -> list[float | None]:
     """Return the values of one figure on one side, with one value per round. A round's value is the
-    geometric mean over the side's runs in this round. The value is None if one of these runs has no
-    value."""
+    geometric mean over the side's runs in this round. The value of a round is None if any of the
+    side's runs in this round has no value."""
     rounds: dict[int, list[float | None]] = {}
     for run in runs:
         if run.side == side:
@@ -341,8 +343,9 @@ def middle(values: Sequence[float | None]) -> float | None:
 
 
 def tolerance_of(metric: Metric, tolerance: float, cpu_share: float) -> float:
-    """Return the tolerance of a metric. The tolerance of the client's CPU is multiplied by
-    `cpu_share`. Interleaved runs measure CPU more precisely than every other figure."""
+    """Return the tolerance of a metric. For the client's CPU, the function multiplies `tolerance`
+    by `cpu_share`. The reason is that interleaved runs measure this figure more precisely than
+    every other figure."""
     return tolerance * (cpu_share if metric.name == CPU else 1)
 
 
@@ -392,7 +395,7 @@ def judge_thresholds(
 
 def judge_exact(baseline: Costs, candidate: Costs) -> Exact:
     """Return the section with the costs of both sides. The section has one failure for each cost
-    that grew."""
+    that is higher for the candidate than for the baseline."""
     return exact_of(
         [
             ExactRow(name=name, first=first, second=candidate[name])
@@ -403,7 +406,7 @@ def judge_exact(baseline: Costs, candidate: Costs) -> Exact:
 
 def exact_of(rows: Sequence[ExactRow]) -> Exact:
     """Return the section of the result for these costs. The section has one failure for each cost
-    that grew."""
+    that is higher on the second side than on the first side."""
     grown = (row for row in rows if row.second > row.first)
     failures = (
         f"{row.name.replace('_', ' ')} per acquire: {row.first:g} → {row.second:g}" for row in grown
@@ -419,7 +422,7 @@ def verdict_over(
     stopped: str,
     interrupted: bool,
 ) -> ComparedVerdict:
-    """Return the verdict over `runs` for this question."""
+    """Return the verdict that answers the question `question` with the runs `runs`."""
     return judge_comparison(
         question.kind,
         runs,
@@ -527,10 +530,11 @@ def judge_comparison(
 
 
 def combine_thresholds(runs: Iterable[ComparedRun]) -> list[JudgedThreshold]:
-    """Return one entry per threshold. An entry is the verdict of all runs of one side. A safety
-    threshold fails if it fails in at least one run. For any other threshold, the function considers
-    the runs that decided the threshold, and returns the entry of the median run among them. If
-    fewer than half of the runs decided a threshold, this threshold can fail, but it cannot pass."""
+    """Return one entry per threshold. An entry has the verdict on the threshold over all runs of
+    one side. A safety threshold fails if it fails in at least one run. For any other threshold, the
+    function considers only the runs in which the verdict on the threshold is not inconclusive. The
+    entry of the median run among these runs is the result. If these runs are fewer than half of all
+    runs, the threshold can fail, but it cannot pass."""
     combined = []
     for entries in zip(*(run.thresholds for run in runs), strict=True):
         decided = sorted((one for one in entries if one.status != "inconclusive"), key=value_of)

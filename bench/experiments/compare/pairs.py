@@ -2,12 +2,12 @@
 list of sides → rounds of short runs*.
 
 The README of this folder contains the general rules. This module adds the following rules. In every
-round, the order of the sides is random. If several fleets are equal, chance also decides which side
-uses which fleet. All sides of a round have the same seed. If the faults of one side need proxies or
-the shim, the servers of every side run with proxies or the shim. So the sides differ only in their
-faults. In an open loop, the timer of the load process may be late. A late timer adds the same delay
-to all sides, so it hides their difference. If the timer was late in a round, the comparison
-discards the round and repeats it.
+round, the order of the sides is random. If several fleets are equal, the fleet of each side is also
+random. All sides of a round have the same seed. If the faults of one side need proxies or the shim,
+the servers of every side run with proxies or the shim. So the sides differ only in their faults. In
+an open loop, the timer of the load process may be late. A late timer adds the same delay to all
+sides, so it hides their difference. If the timer was late in a round, the comparison discards the
+round and repeats it.
 """
 
 from __future__ import annotations
@@ -76,10 +76,11 @@ class Side:
     is_noise: bool = False
 
     def described(self, run: RunResult) -> RunResult:
-        """Return `run` with the package versions and the form of lockcore (compiled or source) that
-        this side uses. The input `run` has the versions of the current process. So the method
-        starts a fresh interpreter with the side's packages and asks it for the versions. If the
-        side has no `python_path`, the method returns `run` unchanged."""
+        """Return a copy of `run` with the package versions of this side, and with the form of
+        lockcore (compiled or source) that this side uses. The input `run` has the versions of the
+        current process. So the method starts a fresh interpreter with the side's packages, and this
+        interpreter reports the versions. If the side has no `python_path`, the method returns `run`
+        unchanged."""
         if not self.python_path:
             return run
         process = subprocess.run(
@@ -96,8 +97,9 @@ class Side:
         return structs.replace(run, environment=structs.replace(run.environment, **brought))
 
     def environ(self) -> dict[str, str]:
-        """Return the environment variables for the side's load processes. These processes import
-        the bench of the current process, even if they start in another folder."""
+        """Return the environment variables for the side's load processes. With these variables, the
+        load processes import the same `bench` as the current process, even if they start in another
+        folder."""
         path = filter(None, [*self.python_path, os.environ.get("PYTHONPATH", ""), str(HERE)])
         return {**os.environ, "PYTHONPATH": os.pathsep.join(path)}
 
@@ -351,9 +353,9 @@ class _Fleets:
         return self._opened(index) if self._faults else contextlib.nullcontext(self.shared(index))
 
     def shared(self, index: int, place: int = 0) -> Servers:
-        """Return servers with the settings of a side, for the position `place` in a round. If two
-        sides have equal settings, both sides use the same servers at this position. The servers
-        stay open until the comparison ends."""
+        """Return servers with the settings of a side. `place` is the position of the side's run in
+        a round. If two sides have equal settings, their runs at the same position use the same
+        servers. The servers stay open until the comparison ends."""
         scenario = self.order.plan.sides[index].scenario
         replicated = find_recipe(scenario.recipe).about.replicated
         key = scenario.targets, scenario.instances, scenario.fsync, replicated, place

@@ -40,8 +40,8 @@ class ComparedSide(Section, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, label: str, run: RunResult | None) -> Self:
-        """Return a side. Its settings come from `run`, which is one run of this side. If `run` is
-        None, only the label is known."""
+        """Return a side with the name `label` and the settings of `run`. `run` is one of the side's
+        runs. If `run` is None, the side has no settings."""
         return cls(
             label=label,
             **{name: getattr(run, name, None) for name in ("scenario", "fleet", "environment")},
@@ -70,8 +70,8 @@ class TwoSides(Section, frozen=True, kw_only=True):
 
 
 class Judged(TwoSides, frozen=True, kw_only=True):
-    """The comparison of one figure of a side with the same figure of the first side, and the
-    verdict on the difference."""
+    """One figure of a side, compared with the same figure of the first side. The object also has
+    the verdict on the difference."""
 
     side: Annotated[Count, says("index into sides")] = 1
     label: Annotated[str, says("of the side")] = ""
@@ -139,8 +139,9 @@ class Judged(TwoSides, frozen=True, kw_only=True):
             unit="ratio",
         ),
     ]:
-        """The ratio second ÷ first at which the second side is worse by exactly the tolerance. The
-        value is None if the figure is not judged, or if the ratio is not known."""
+        """The largest change that is within the tolerance, as the ratio second ÷ first. At this
+        ratio the second side is worse by exactly the tolerance. The value is None if the figure is
+        not judged, or if the ratio is not known."""
         if self.role != "judged" or self.tolerance_ratio is None:
             return None
         # The tolerance of this share is in percentage points of all acquires.
@@ -150,7 +151,8 @@ class Judged(TwoSides, frozen=True, kw_only=True):
 
 
 class ExactRow(Section, frozen=True, kw_only=True):
-    """One counted cost of an acquire and its release. The section has the value of each side."""
+    """One counted cost of an acquire and its release. The section has the value of the first side
+    and the value of the second side."""
 
     name: Annotated[str, says("what was counted")]
     first: Annotated[Amount, says("of the first side")]
@@ -169,7 +171,8 @@ class Exact(Section, frozen=True, kw_only=True):
 
 
 class RunSafety(Section, frozen=True, kw_only=True):
-    """The figures that a comparison copies from the section `safety` of a run's result."""
+    """Some figures about the safety of one run. A comparison copies these figures from the section
+    `safety` of the run's result."""
 
     verdict: Annotated[SafetyWord, says("of the run")]
     service_faults: Annotated[
@@ -191,7 +194,7 @@ class RunSafety(Section, frozen=True, kw_only=True):
 
 class ComparedRun(Section, frozen=True, kw_only=True):
     """One run of a finished round. A round is finished when the runs of all sides have finished.
-    Other rounds do not count."""
+    The result contains no runs of unfinished rounds."""
 
     side: Annotated[Count, says("index into sides")]
     pair: Annotated[

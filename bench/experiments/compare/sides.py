@@ -107,9 +107,9 @@ def read_named(text: str, repository: Path) -> Named:
 
 
 def _like(path: Path, ready: Sequence[str]) -> str:
-    """Return a question such as `; did you mean X?`. X is a file next to `path`, or a ready
-    scenario. The name of X is similar to the last part of `path`. Return "" if there is no similar
-    name."""
+    """Return a question such as `; did you mean X?`. X is either a file in the same folder as
+    `path` or a ready scenario. The name of X is similar to the last part of `path`. Return "" if no
+    name is similar."""
     places = {place.name: str(place) for place in path.parent.glob("*")} | {
         name: name for name in ready
     }
@@ -154,8 +154,8 @@ def opened(
 
 def shortened(scenario: Scenario, options: Mapping[str, object]) -> Scenario:
     """Return the scenario with a short window and a short warm-up. The function keeps a duration or
-    a warm-up that the user set in `options`. If a fault starts after the end of a short window, the
-    window also keeps its length."""
+    a warm-up that the user set in `options`. The function also keeps the length of the window if a
+    short window would end before a fault starts."""
     latest_ms = max((fault.at_ms for fault in scenario.faults), default=0.0)
     if "duration" not in options and latest_ms < WINDOW_MS:
         scenario = replace(scenario, duration_ms=min(scenario.duration_ms, WINDOW_MS))
@@ -256,11 +256,11 @@ def installed(folder: Path) -> tuple[str, ...]:
 
 
 def _require_here(other: Named, folders: Sequence[str]) -> None:
-    """Raise UsageError if a comparison of "the code here" with the side `other` is impossible.
-    There are three such cases. In the first case, lockcore is compiled here, but the other side
-    would run lockcore from source. In the second case, Python would import the code here from a
-    place outside the revision's repository. Changes in the repository would then have no effect,
-    and every gate would pass. In the third case, the repository is bare, so it contains no code to
+    """Raise UsageError if a comparison of "the code here" with the side `other` is impossible. A
+    comparison is impossible in three cases. In the first case, lockcore is compiled here, but the
+    other side would run lockcore from source. In the second case, Python would not import the code
+    here from the revision's repository. Changes in the repository would then have no effect, and
+    every gate would pass. In the third case, the repository is bare, so it contains no code to
     run."""
     wrong = ""
     if describe_environment().lockcore == "compiled" and "lockcore" in _packages(folders):
@@ -407,8 +407,8 @@ def require_declared(
 def rounds_of(
     series: Sequence[Sequence[RunResult]], thresholds: Sequence[Threshold] = ()
 ) -> Rounds:
-    """Return stored runs as rounds that are not paired. The function judges the `thresholds` for
-    each run again."""
+    """Return stored runs as rounds that are not paired. The function judges `thresholds` again in
+    each run."""
     runs = [
         structs.replace(
             entry_of(result, side, number),
@@ -423,8 +423,8 @@ def rounds_of(
 def differences(first: Settings, second: Settings) -> dict[str, str]:
     """Return the settings that differ. Each key is the name of a setting, and each value is a text
     of the form `name a → b`. If a scenario key such as `fsync` differs, the function leaves out the
-    server setting with the same name, `server.fsync`. The function also leaves out a package that
-    only one of the two runs has."""
+    server setting with the same name, `server.fsync`. The function also leaves out a package if
+    only one of the two runs has this package."""
     changes: dict[str, str] = {}
     for name in {**first, **second}:
         echo = name.startswith("server.") and name.removeprefix("server.") in changes
@@ -436,8 +436,8 @@ def differences(first: Settings, second: Settings) -> dict[str, str]:
 
 def settings_of(result: RunResult) -> dict[str, object]:
     """Return the settings of a run, each under its dotted name. The name of a scenario key has no
-    prefix. The other names begin with `server.`, `machine.` or `packages.`, except `server`
-    itself."""
+    prefix. The name `server` has no prefix, either. All other names begin with `server.`,
+    `machine.` or `packages.`."""
     settings = scenario_settings(result.scenario)
     fleet = result.fleet
     environment = result.environment

@@ -123,7 +123,8 @@ def _caveat(result: ComparisonResult) -> str:
 
 def _gate_names(result: ComparisonResult) -> str:
     """Return a sentence with the verdict and the names of the gate's two sides. After a PASS the
-    sentence also lists the judged figures. If p99 was not judged, the sentence says so."""
+    sentence also lists the judged figures. If p99 is not among the judged figures, the sentence
+    contains a note about this."""
     baseline, candidate = (side.label for side in result.sides[:2])
     status = result.verdict.status
     tolerance = f"{result.tolerance_ratio * 100:g} %"
@@ -376,9 +377,9 @@ def _figure(result: ComparisonResult, side: int, entries: Sequence[Judged]) -> F
 
 
 def _scale(ratios: Sequence[float]) -> Scale:
-    """Return the scale for these changes. If all changes are small, the scale is linear and "equal"
-    is in its middle. If one ratio is above _MULTIPLE or below 1 ÷ _MULTIPLE, the scale is
-    logarithmic."""
+    """Return the scale of a picture that shows changes. `ratios` holds one ratio per change. If any
+    ratio is above _MULTIPLE or below 1 ÷ _MULTIPLE, the scale is logarithmic. Otherwise the scale
+    is linear, and "equal" is in its middle."""
     if max(ratios) > _MULTIPLE or min(ratios) < 1 / _MULTIPLE:
         return logarithmic([*ratios, 1.0], "second ÷ first (log scale)", "{:g}×".format, most=4)
     edge = max(0.02, *(abs(ratio - 1) for ratio in ratios)) * 1.08

@@ -24,8 +24,8 @@ Ways = dict[Way, Losses]
 
 
 def tried_ways(page: PlannerPage) -> Ways:
-    """Return all ways in which servers were crashed. Each way has its losses over all numbers of
-    instances."""
+    """Return all ways for which a crash was made, each with its losses. The losses of a way include
+    the losses for all numbers of instances."""
     losses: dict[Way, list[Losses]] = {}
     for option in page.options:
         if option.crash and option.way:
@@ -74,8 +74,9 @@ def wait_s(page: PlannerPage, way: Way, losses: Losses) -> float:
 def wait_text(
     page: PlannerPage, way: Way, losses: Losses, ttl_name: str = "your longest TTL plus "
 ) -> str:
-    """Return the result of `wait_s` as text. If the way waits until the longest TTL has passed and
-    the user named no TTL, the text has the form `your longest TTL plus 0.3 s`."""
+    """Return the result of `wait_s` as text. The text has the form `your longest TTL plus 0.3 s` if
+    two conditions are true: the way waits until the longest TTL has passed, and the user named no
+    TTL."""
     if way.waits and page.ttl_ms is not None and page.longest_ttl_ms is None:
         return f"{ttl_name}{max(0.0, losses.unavailable_s.max - page.ttl_ms / 1000):.1f} s"
     return f"{wait_s(page, way, losses):.1f} s"
@@ -87,8 +88,9 @@ def seconds_text(milliseconds: float) -> str:
 
 
 def key_figures(page: PlannerPage) -> list[tuple[str, str, str]]:
-    """Return up to three key figures. Each key figure has three texts. The texts are its name, its
-    value, and a bound or a condition for the value."""
+    """Return up to three key figures. Each key figure has three texts. The first text is the name,
+    and the second text is the value. The third text is a bound on the value, or a condition under
+    which the value is true."""
     figures = []
     ways = tried_ways(page)
     if best := recommended(ways):

@@ -320,8 +320,8 @@ def _product(
 
 @dataclass(frozen=True, slots=True)
 class CrashOptions(Options):
-    """The options of `lockbench crash`. If an option is None, its default applies. Each group gets
-    `cuts` crashes. `rate` is the load on each fleet in locks/s."""
+    """The options of `lockbench crash`. If an option is None, its default applies. The experiment
+    makes `cuts` crashes per group. `rate` is the load on each fleet in locks/s."""
 
     instances: Sequence[int] | None = None
     policies: Sequence[AofPolicy] | None = None
@@ -469,9 +469,9 @@ def planner(
     to its losses in a crash.
 
     The planner reads stored results of `lockbench fsync` and `lockbench crash` and measures
-    nothing. Both stored results must have the verdict AS EXPECTED. They must come from the same
-    machine and the same server version. Exit code 4 means that the planner cannot recommend a
-    policy yet.
+    nothing. Both stored results must have the verdict AS EXPECTED. Both stored results must come
+    from the same machine and the same server version. Exit code 4 means that the planner cannot
+    recommend a policy yet.
     """
     from msgspec.structs import replace
 
@@ -518,6 +518,6 @@ def planner(
 
 
 def _named_or_newest(named: Path | None, answer: Answer[Stored]) -> Stored | None:
-    """Return the result that the user named. If the user named none, return the newest result of
-    this kind in results/. Return None if there is no such result."""
+    """Return the result in the file `named`. If `named` is None, return the newest result of this
+    kind in results/. Return None if results/ contains no result of this kind."""
     return answer.read_file(named) if named else answer.newest(Path("results"))

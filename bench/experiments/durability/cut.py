@@ -1,25 +1,23 @@
 """Makes one cut, which crashes some servers of a fleet under load: *a planned crash → the lost
 locks and the locks that were granted twice*.
 
-    load        The first clients acquire locks and never release them. Each vote margin has one
-                first client.
-    cut         The victims end under this load. The cut then reads the ledgers of the victims and
-                shortens their files.
-    back        The victims start again, at once or when all leases have ended. The cut asks each
-                victim which locks it still knows.
-    contention  The second clients ask for locks of the first clients. One second client trusts
-                restarted instances. The other second client lets restarted instances abstain, and
-                it is missing if the restart is delayed.
+    load The first clients acquire locks and never release them. Each vote margin has one first
+    client. cut The victims end under this load. The experiment then reads the ledgers of the
+    victims and shortens their files. back The victims start again, at once or when all leases have
+    ended. The experiment finds out which locks each victim still knows. contention The second
+    clients ask for locks of the first clients. One second client trusts restarted instances. The
+    other second client lets restarted instances abstain, and it is missing if the restart is
+    delayed.
 
-A first client of margin m connects to only q + m instances. All victims are among these instances,
-which is the worst case. A lock counts only if its client received a lease. The second clients
-connect before the crash. The second clients never request the same lock.
+A first client of margin m connects to only q + m instances. These instances include as many victims
+as possible, which is the worst case. A lock counts only if its client received a lease. The second
+clients connect before the crash. The second clients never request the same lock.
 
-If a server is running, the cut asks this server which locks it knows. If a server is dead, the cut
-reads the server's append-only file instead. Like a server, the cut ignores an incomplete command at
-the end of this file. A power cut removes all data that the shim's ledger does not report as
-durable. A power cut with a torn tail leaves a part of this data in the file. The test
-tests/integration/test_shim_on_ext4.py shows that the ledger is right.
+If a victim is running, the experiment asks this server for its locks. If a victim is dead, the
+experiment reads the server's append-only file instead. A server ignores an incomplete command at
+the end of this file, and the experiment does the same. A power cut removes all data that the shim's
+ledger does not report as durable. A power cut with a torn tail leaves a part of this data in the
+file. The test tests/integration/test_shim_on_ext4.py shows that the ledger is right.
 """
 
 import asyncio
@@ -110,8 +108,8 @@ class CrashPlace:
         return self._fleet
 
     def urls(self, voters: Sequence[int]) -> list[str]:
-        """Return one URL per instance. If an instance is not in `voters`, the port in its URL
-        belongs to no server."""
+        """Return one URL per instance. The URL of an instance in `voters` is its real URL. The URL
+        of any other instance has a port on which no server listens."""
         return [
             url if index in voters else f"redis://{HOST}:{self._dead[index].number}"
             for index, url in enumerate(self.fleet.urls)
@@ -156,8 +154,8 @@ class CrashPlace:
         return {key for key, value in zip(keys, values, strict=True) if value is not None}
 
     def kept_by(self, index: int, keys: Sequence[str]) -> set[str]:
-        """Read the append-only file of an instance that has ended, and return those of `keys` that
-        it contains."""
+        """Read the append-only file of an instance that has ended. Return the keys that are both in
+        `keys` and in this file."""
         files = append_only_files(self.fleet.instances[index].folder)
         return keys_in(path.read_bytes() for path in files).intersection(keys)
 
@@ -186,9 +184,8 @@ def keys_in(contents: Iterable[bytes]) -> set[str]:
 
 
 async def finish(work: Callable[..., Found], *arguments: object) -> Found:
-    """Run blocking work in a thread, and return its result. If the caller is cancelled, the
-    function waits until the work has ended. So the work never continues in its thread after the
-    caller has ended."""
+    """Run blocking work in a thread, and return the result of the work. If the caller is cancelled,
+    the function waits until the work has ended. So the caller never ends before the work ends."""
     job = asyncio.ensure_future(asyncio.to_thread(work, *arguments))
     try:
         return await asyncio.shield(job)
@@ -203,8 +200,8 @@ async def finish(work: Callable[..., Found], *arguments: object) -> Found:
 
 @dataclass(eq=False, slots=True)
 class _First(Observer):
-    """The observer of one first client. It collects the attempts in which the client got a lease
-    with the vote margin `margin`."""
+    """An observer of one first client. The observer collects the attempts in which the client got a
+    lease with the vote margin `margin`."""
 
     margin: int
     quorum: int
@@ -212,7 +209,7 @@ class _First(Observer):
 
     def observe(self, record: AttemptRecord) -> None:
         """Remember the attempt if the client got a lease with exactly `quorum` + `margin` votes.
-        The observer ignores all other attempts."""
+        Ignore the attempt if the client got no lease or a different number of votes."""
         if record.outcome is Outcome.ACQUIRED and record.tally.granted == self.quorum + self.margin:
             self.leases.append(record)
 
@@ -323,8 +320,9 @@ class OneCut:
 
     async def _load(self, stop: asyncio.Event) -> None:
         """Make an open-loop load of acquires until `stop` is set. At each tick, the method starts
-        the acquires that are due, up to MOST_OUTSTANDING concurrent acquires. The first clients
-        take turns, so all margins get equally many acquires."""
+        the acquires that are due, up to MOST_OUTSTANDING concurrent acquires. The method gives the
+        acquires to the first clients one after another, so each margin gets the same number of
+        acquires."""
         locks = [*self._firsts.values()]
         asking = set[asyncio.Task[object]]()
         started = 0
@@ -346,7 +344,7 @@ class OneCut:
 
     async def _back(self, stack: AsyncExitStack) -> tuple[list[Loss], list[AskedAgain]]:
         """Start the victims again, and let the second clients ask for the locks of the first
-        clients. Return the losses and the results of the second clients.
+        clients. Return two lists: the losses of the victims, and the results of the second clients.
 
         A delayed restart happens only after all leases have ended. The second client asks for the
         locks during the whole delay.
@@ -382,9 +380,10 @@ class OneCut:
         return remembered
 
     def _losses(self, remembered: Mapping[int, set[str]], looked_ns: int) -> list[Loss]:
-        """Return the losses of each margin. A lock counts only if it was still valid at the time
-        `looked_ns`. For each margin, the list has one entry per victim, and then one entry for all
-        victims together. The entry for all victims counts each lock once.
+        """Return a list with the losses for each margin. A lock counts only if it was still valid
+        at the time `looked_ns`. For each margin, the list has one entry per victim, and then one
+        entry for all victims together. If several victims lost the same lock, the entry for all
+        victims counts this lock once.
         """
         losses = []
         for first in self._firsts:
@@ -423,8 +422,8 @@ class OneCut:
                     await asyncio.sleep(TICK_S)
 
     async def _contend(self, first: _First, way: int, rounds: int | None) -> AskedAgain:
-        """Ask repeatedly for the youngest locks of the first client. Stop as soon as all of these
-        locks have ended. If `rounds` is a number, stop after this number of rounds at the
+        """Ask repeatedly for the youngest locks of the first client. Stop as soon as the leases of
+        all these locks have ended. If `rounds` is a number, stop after this number of rounds at the
         latest."""
         second = self._seconds[way]
         ends_ns = {lease.resource: valid_until_ns(lease) for lease in first.leases[way::2][-ASKED:]}

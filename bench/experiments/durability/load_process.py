@@ -249,8 +249,8 @@ class Callers:
 
 
 def main() -> None:
-    """Read the order from stdin, connect its callers, and write "connected" to stdout. Then run
-    each phase from stdin, and write its figures to stdout."""
+    """Read a LoadOrder from stdin, connect its callers, and write "connected" to stdout. Then read
+    phases from stdin, run each phase, and write the figures of each phase to stdout."""
     for order in islice(orders(LoadOrder), 1):
         # The WAITAOF lock uses redis-py, which needs gevent's patch. lockcore's own gevent shell
         # needs no patch.

@@ -4,8 +4,9 @@ fleets → a judged result*.
 The experiment starts its own servers on loopback, under the fault shim. The experiment writes each
 finished cut to the journal at once. Several lanes work in parallel, and each lane makes one cut
 after another. A lane keeps its fleet if the next cut has the same policy and the same number of
-instances as the previous cut. If the fleets are large, there are fewer lanes. The random choices of
-a cut depend on the seed, the crash and the cut's number, but not on the lane.
+instances as the previous cut. The experiment uses fewer lanes for large fleets than for small
+fleets. The random choices of a cut depend on the seed, the crash and the cut's number, but not on
+the lane.
 
 If a cut fails, the lane tries the cut again on a new fleet. If the cut fails several times, the
 experiment continues with another group. When all other groups are finished, the experiment tries
@@ -145,7 +146,7 @@ class _Cuts:
 
     def result(self, header: Header) -> CrashResult:
         """Return the result of all finished cuts. The result has a warning for each group that the
-        experiment gave up. If telemetry is on, the method also exports the figures."""
+        experiment could not finish. If telemetry is on, the method also exports the figures."""
         cuts = self._journal.pieces
         disk = fdatasync_latency(Path(tempfile.gettempdir()))
         fleet = OwnFleet(server=self._server, fdatasync_s=disk)

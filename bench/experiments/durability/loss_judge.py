@@ -9,9 +9,10 @@ functions are pure.
   margin instances forget their vote.
 - Under `everysec`, Redis postpones writes while a sync is running. A `kill -9` during this time may
   lose acknowledged locks, so the judge counts such cuts separately. Only the shim's ledger decides
-  whether a sync explains a loss. A loss after `kill -9` that no sync explains is a violation.
-- The verdict on a row depends only on the figures of the row. So a stored row gets the same verdict
-  again when `earned` judges it.
+  whether a sync explains a loss. If a lock is lost after a `kill -9` and no sync explains the loss,
+  the loss is a violation.
+- The verdict on a row depends only on the figures of the row. So if `earned` judges a stored row
+  again, the row gets the same verdict.
 
 Sources: the function flushAppendOnlyFile in Redis' aof.c, the section "Performance, crash recovery
 and fsync" of the page "Distributed Locks with Redis", and the rule of three.
@@ -54,10 +55,10 @@ ASKED_FOR_S = 0.1
 
 @dataclass(frozen=True, slots=True)
 class LossLedger:
-    """The entries of the shim's ledger about an instance that was killed. `in_flight` is the number
-    of syncs that were running. `synced_after_write` is true if the last sync of a file ended after
-    the last write to this file. `since_write_s` is the time (s) from the instance's last write to
-    the instance's end, or None if this time is unknown."""
+    """Facts from the shim's ledger about one killed instance. `in_flight` is the number of syncs
+    that were running. `synced_after_write` is true if the last sync of a file ended after the last
+    write to this file. `since_write_s` is the time (s) from the instance's last write to the
+    instance's end, or None if this time is unknown."""
 
     instance: int
     in_flight: int
@@ -65,8 +66,8 @@ class LossLedger:
     since_write_s: float | None
 
     def explains(self, window_s: float | None) -> bool:
-        """Return whether the instance may have postponed writes because of a sync. A sync can be
-        the reason if the sync was running, if it had just ended, or if it was waiting for its
+        """Return whether the instance may have postponed writes because of a sync. There are three
+        possible reasons. A sync was running, a sync had just ended, or a sync was waiting for its
         thread."""
         since_s = self.since_write_s
         asked_for = (
@@ -78,8 +79,8 @@ class LossLedger:
 @dataclass(frozen=True, slots=True)
 class Loss:
     """The number of locks that one instance lost. All counted locks have the vote margin `margin`.
-    If `instance` is None, the numbers are for all instances together. In this case, a lock that
-    several instances lost counts once."""
+    If `instance` is None, the numbers are for all instances together, and each lost lock counts
+    once, even if several instances lost it."""
 
     margin: int
     instance: int | None
@@ -90,8 +91,8 @@ class Loss:
 
 @dataclass(frozen=True, slots=True)
 class AskedAgain:
-    """The result of one second client that asked for locks of the first client. These locks were
-    still valid, and all of them have the vote margin `margin`."""
+    """The result of one second client. This client asked for locks of the first client that were
+    still valid and had the vote margin `margin`."""
 
     margin: int
     abstention: bool
@@ -102,10 +103,10 @@ class AskedAgain:
 @dataclass(frozen=True, slots=True)
 class CutFacts:
     """The facts of one cut. `load_s` is the random duration of the load before the cut.
-    `unavailable_s` has one value for each second client. This value is the time (s) from the end of
-    the killed instances until the second client gets a lock on a free resource. The first value
-    belongs to the client that trusts restarted instances. The second value belongs to the client
-    that lets restarted instances abstain."""
+    `unavailable_s` has one value for each kind of second client. Each value is a time (s). The time
+    begins with the end of the killed instances, and ends when the second client gets a lock on a
+    free resource. The first value is for the client that trusts restarted instances. The second
+    value is for the client that lets restarted instances abstain."""
 
     crash: Crash
     number: int
@@ -117,16 +118,17 @@ class CutFacts:
 
     @property
     def is_in_flight(self) -> bool:
-        """True if the ledger of a killed instance shows that a sync was running at the end. Under
-        `everysec`, this property is true if a ledger explains a loss."""
+        """True if the ledger of a killed instance shows that a sync was running when the instance
+        ended. Under `everysec`, this property is true if a killed instance may have postponed
+        writes because of a sync."""
         if self.crash.policy != "everysec":
             return any(ledger.in_flight > 0 for ledger in self.ledgers)
         return any(ledger.explains(self._window_of(ledger.instance)) for ledger in self.ledgers)
 
     @property
     def unexplained(self) -> int:
-        """The number of lost locks whose loss has no explanation. A loss has no explanation if the
-        ledger of the instance shows no reason why the instance postponed writes."""
+        """The number of lost locks whose loss no sync explains. The number includes a loss if the
+        ledger of the instance shows no sync that could have postponed writes."""
         calm = {
             one.instance for one in self.ledgers if not one.explains(self._window_of(one.instance))
         }
@@ -134,7 +136,7 @@ class CutFacts:
 
     def of(self, margin: int | None = None) -> Loss:
         """Return the losses of the locks with one margin. If `margin` is None, return the losses of
-        all locks, with 0 as their margin. Each lock counts once."""
+        all locks. The margin of this result is 0. Each lock counts once."""
         losses = [
             loss for loss in self.losses if loss.instance is None and margin in (None, loss.margin)
         ]
@@ -196,7 +198,7 @@ Group = TypeVar("Group", bound=CrashGroup)
 
 def judged(one: Group) -> Group:
     """Compute all fields that follow from the figures of a group or a row, such as the verdict.
-    Return the group or the row with these fields.
+    Return a copy of the group or the row with the computed fields.
 
     For a row, the function judges the losses and the double grants. The worse of these two verdicts
     is the verdict on the row.

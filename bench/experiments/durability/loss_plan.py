@@ -1,7 +1,7 @@
-"""Plans the crashes of `lockbench crash`: *numbers of instances, quick or full → groups of cuts and
-their durations*. The plan leaves out impossible crashes. A group has one cell for each combination
-of a vote margin and a kind of second client. Groups with a delayed restart have only one kind of
-second client."""
+"""Plans the crashes of `lockbench crash`: *numbers of instances and a choice of quick or full →
+groups of cuts and their durations*. The plan leaves out impossible crashes. A group has one cell
+for each combination of a vote margin and a kind of second client. Groups with a delayed restart
+have only one kind of second client."""
 
 from collections.abc import Sequence
 from typing import Annotated
@@ -71,7 +71,7 @@ class CrashPlan(Section, frozen=True):
 
 def load_range_s(crash: Crash) -> tuple[float, float]:
     """Return the shortest and the longest duration (s) of the load before a cut. The real duration
-    is random in this range, so that a cut can happen at any time between two syncs."""
+    is a random value between these two. So a cut can happen at any time between two syncs."""
     return SETTLE_S, SETTLE_S + (SLOW_SYNC_S if crash.kind == "kill-slow-fsync" else CYCLE_S)
 
 
@@ -83,8 +83,8 @@ def sync_delay_s(crash: Crash, latency_ms: float) -> float:
 
 
 def lanes_of(crash: Crash) -> float:
-    """Return how much of the machine the fleet of this crash needs. The unit is one lane with a
-    fleet of `DEPTH` instances. The result is at least 1."""
+    """Return how much of the machine the fleet of this crash needs. A fleet of `DEPTH` instances
+    needs 1. The result is never below 1."""
     return max(1.0, crash.instances / DEPTH)
 
 
@@ -104,9 +104,9 @@ def is_possible(policy: AofPolicy, kind: CrashKind) -> bool:
 
 def full_crashes(instances: Sequence[int]) -> list[Crash]:
     """Return all possible crashes. In each crash, one instance, a quorum or all instances crash at
-    the same time. All possible kinds of crash occur with an immediate restart. The kind of crash
-    that loses the most locks also occurs with a delayed restart. With an append-only file, this
-    kind is a power cut. Without an append-only file, this kind is `kill -9`."""
+    the same time. The list has each possible kind of crash with an immediate restart. The list also
+    has the worst kind of crash with a delayed restart. The worst kind is a power cut if the policy
+    has an append-only file. Otherwise the worst kind is `kill -9`."""
     return [
         Crash(count, policy, kind, crashed, restart)
         for count in instances
@@ -120,12 +120,13 @@ def full_crashes(instances: Sequence[int]) -> list[Crash]:
 
 
 def quick_crashes(instances: Sequence[int]) -> list[Crash]:
-    """Return a short selection of the possible crashes. Most of these crashes have one fleet size.
-    This size is `DEPTH`, or the first number in `instances` if `DEPTH` is missing. In a fleet of
-    this size, one instance crashes in every possible way under every policy. In these fleets, a
-    quorum also crashes, but only in the main ways (`_MAIN`). In fleets of all other sizes, only one
-    instance crashes, and only in the main ways. Under `none` and `everysec`, the selection also
-    contains delayed restarts."""
+    """Return a short selection of the possible crashes. Most of these crashes happen in fleets of
+    one size, the main size. The main size is `DEPTH`, or the first number in `instances` if
+    `instances` does not contain `DEPTH`. The selection has three parts. In fleets of the main size,
+    one instance crashes in every possible way under every policy. In fleets of the main size, a
+    quorum of instances crashes in the main ways (`_MAIN`). In fleets of other sizes, one instance
+    crashes in the main ways. Under `none` and `everysec`, the selection also contains delayed
+    restarts."""
     depth = DEPTH if DEPTH in instances else instances[0]
     crashes = []
     for crash in full_crashes(instances):

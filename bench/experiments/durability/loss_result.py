@@ -29,7 +29,7 @@ class MedianAndMax(Section, frozen=True, kw_only=True):
 
 
 class SyncInFlight(Section, frozen=True, kw_only=True):
-    """The figures of the cuts that had a sync in flight."""
+    """The figures of the cuts during which a sync was in flight."""
 
     cuts: Annotated[
         Count,
@@ -95,7 +95,7 @@ class Crash(Section, frozen=True):
 
     @property
     def promised_loss(self) -> Expected:
-        """The loss of locks that the policy allows after this kind of crash."""
+        """A word for the number of locks that the policy may lose after this kind of crash."""
         if self.policy == "none":
             return "nearly-all"
         if self.kind == "shutdown" or self.policy == "always":
@@ -107,8 +107,8 @@ class Crash(Section, frozen=True):
         return "none-unless-in-flight" if self.kind == "kill" else "some"
 
     def promised_double_grants(self, margin: int, *, abstention: bool) -> Expected:
-        """Return the expectation about double grants if the first client's lease has the vote
-        margin `margin`."""
+        """Return a word for the expected number of double grants. `margin` is the vote margin of
+        the first client's lease."""
         quorum = quorum_of(self.instances)
         forgetting = min(self.crashed, quorum + margin)
         if (
@@ -121,7 +121,7 @@ class Crash(Section, frozen=True):
 
 
 class CrashGroup(Crash, frozen=True, kw_only=True):
-    """The results of one group of cuts, over the locks of all margins."""
+    """The results of one group of cuts. The results include the locks of all margins."""
 
     cuts: Annotated[AtLeastOne, says("cuts at random phases", label="crashes")]
     at_stake: Annotated[
@@ -164,8 +164,8 @@ class CrashGroup(Crash, frozen=True, kw_only=True):
 
 
 class CrashRow(CrashGroup, frozen=True, kw_only=True):
-    """The results of one group, limited to the locks with one margin and to one kind of second
-    client."""
+    """The results of one group of cuts. The results include only the locks with one margin and only
+    one kind of second client."""
 
     margin: Annotated[Count, says("vote margin of the first client's leases")]
     abstention: Annotated[
@@ -241,7 +241,8 @@ class Losses(Section, frozen=True, kw_only=True):
 
     @classmethod
     def of_all(cls, parts: Sequence["Losses"]) -> Self:
-        """Return the sums and the maxima over several losses."""
+        """Combine several Losses into one. Some fields are sums, and the other fields are
+        maxima."""
         return cls(
             cuts=sum(one.cuts for one in parts),
             lost_per_cut=Most(max=max(one.lost_per_cut.max for one in parts)),
@@ -257,8 +258,8 @@ class Losses(Section, frozen=True, kw_only=True):
 
     @property
     def granted_twice(self) -> Annotated[str, says("of those asked for", unit="count")]:
-        """A text with the number of locks that were granted twice, and the number of locks that the
-        second clients asked for."""
+        """A text such as `2 of 100`. The first number counts the locks that were granted twice. The
+        second number counts the locks that the second clients asked for."""
         return f"{self.double_grants:,} of {self.asked:,}"
 
     @property
@@ -268,16 +269,16 @@ class Losses(Section, frozen=True, kw_only=True):
 
     @property
     def bound(self) -> str:
-        """A text with the 95 % bound on the share of crashes with a double grant (rule of three).
-        If a lock was granted twice, or if there were too few crashes, the text is ""."""
+        """A text with the 95 % bound on the share of crashes that lead to a double grant (rule of
+        three). If a lock was granted twice, or if there were too few crashes, the text is ""."""
         if self.double_grants or self.cuts < LEAST_CUTS:
             return ""
         return f"95 % sure: fewer than 1 crash in {self.cuts // 3:,}"
 
     @property
     def evidence(self) -> str:
-        """A phrase that says how many locks were granted twice in how many crashes, with the 95 %
-        bound."""
+        """A phrase with the number of locks that were granted twice, the number of crashes, and the
+        95 % bound."""
         bound = f" ({self.bound})" if self.bound else ""
         return f"{self.twice} in {self.cuts:,} crashes{bound}"
 

@@ -1,6 +1,7 @@
 """Writes the texts of `lockbench crash`: *a crash result → a page about lost locks and locks
-granted twice*. The key figures show the losses that must not happen. Each key figure has one line.
-The tables show all other losses. Each table has at most 80 columns."""
+granted twice*. Some losses must never happen, and the key figures show whether these losses
+happened. Each key figure has one line. The tables show all other losses. Each table has at most 80
+columns."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -109,9 +110,10 @@ def _of_everysec(groups: Sequence[CrashGroup]) -> list[CrashGroup]:
 
 
 def _claims(result: CrashResult) -> Iterator[KeyFigure]:
-    """Yield one key figure for each claim. A key figure contains the bound for its claim. The first
-    claims are about `always`, `everysec`, delayed restarts and clients that let restarted servers
-    abstain. The last claims show how the vote margin changes the number of double grants."""
+    """Yield one key figure for each claim. If a claim has a statistical bound, its key figure
+    contains this bound. The first claims are about `always`, `everysec`, delayed restarts and
+    clients that let restarted servers abstain. The last claims show how the vote margin changes the
+    number of double grants."""
     at_once = [row for row in result.rows if row.restart == "at-once" and not row.abstention]
     one_of_odd = [row for row in at_once if row.crashed == 1 and row.instances % 2]
     if always := [row for row in result.rows if row.policy == "always"]:
@@ -202,10 +204,11 @@ def _parts(result: CrashResult) -> Iterator[Part]:
 
 
 def _doubled(crashes: Crashes, margin: int | None, row: CrashRow) -> str:
-    """Return the double grants after the crash of this row, as text. If `margin` is a number, the
-    function counts only locks with this margin, and only for the second client that trusts
-    restarted servers. If `margin` is None, the function counts all locks, but only for the second
-    client that lets restarted servers abstain."""
+    """Return a text with the number of double grants after the crash of this row. If `margin` is a
+    number, the function counts only locks with this margin. It then counts only the grants to the
+    second client that trusts restarted servers. If `margin` is None, the function counts locks of
+    all margins. It then counts only the grants to the second client that lets restarted servers
+    abstain."""
     chosen = [
         one
         for one in crashes[row.key]
@@ -334,9 +337,10 @@ def _is_drawn(group: CrashGroup, policy: str, kind: str) -> bool:
 
 
 def _worst(same: Sequence[CrashGroup], rows: Rows) -> list[Measure]:
-    """Return the worst results of the groups with one policy and one kind of crash. The results are
-    the number of lost locks, the age (s) of the oldest lost lock, and the share of locks that were
-    granted twice after an immediate restart.
+    """Return three figures about the groups in `same`, which have one policy and one kind of crash.
+    Each figure is the largest value among these groups. The first figure is the number of lost
+    locks. The second figure is the age (s) of the oldest lost lock. The third figure is the share
+    of locks that were granted twice after an immediate restart.
     """
     most = max(
         max(group.lost_per_cut.max or 0.0, group.fsync_in_flight.lost_per_cut_max) for group in same

@@ -1,12 +1,12 @@
 """Contains the planner, which shows the speed of each option next to its losses: *rows of
 `lockbench fsync` and a result of `lockbench crash` → the planner's page*. All functions are pure.
 
-An option has four settings. They are the number of instances, the policy, the time of a crashed
-instance's restart, and the behaviour of clients. Clients either trust a restarted instance or let
-it abstain. Two figures describe the speed of an option. The first figure is the maximum rate. The
-second figure is p99 at 80 % of the maximum rate. Both figures come from the reference load, which
-is the load with the most measured options. The losses of an option are the losses of its worst
-power cut. This power cut may have a torn tail.
+An option has four settings: the number of instances, the policy, the time of a crashed instance's
+restart, and the behaviour of clients. Clients either trust a restarted instance or let it abstain.
+Two figures describe the speed of an option. The first figure is the maximum rate. The second figure
+is p99 at 80 % of the maximum rate. Both figures come from the reference load, which is the load
+with the most measured options. The losses of an option are the losses of its worst power cut. This
+power cut may have a torn tail.
 
 The planner does not interpolate, so a figure that was not measured is null. The price of `always`
 is the range from the lowest to the highest measured price. The planner quotes a ratio only if the
@@ -96,9 +96,9 @@ def plan_page(
 
 
 def _most_complete(options: Sequence[PlannerOption]) -> int | None:
-    """Return the number of instances with the most complete options. An option is complete if its
-    speed and its losses are known. If two numbers of instances have equally many complete options,
-    the function returns the larger number."""
+    """Count the complete options for each number of instances, and return the number of instances
+    with the highest count. An option is complete if its speed and its losses are known. If two
+    numbers of instances have the same count, return the larger number of instances."""
     counts = Counter(one.instances for one in options)
     whole = Counter(one.instances for one in options if one.crash and one.acquired_per_s)
     return max(counts, key=lambda count: (whole[count], count), default=None)
@@ -126,7 +126,7 @@ def judged(rows: Rows, conditions: FsyncConditions, *, interrupted: bool) -> dic
 def earned(result: FsyncResult) -> FsyncResult:
     """Judge the rows of a stored `result` again, and return the result with the new verdict.
     Figures about crashes come from another result, so the returned planner's page does not contain
-    them. The function `price_words.beside` can add these figures again."""
+    them. The function `price_words.beside` adds figures about crashes to a result."""
     return replace(result, **judged(result.rows, result.conditions, interrupted=result.interrupted))
 
 
@@ -164,8 +164,8 @@ def apart(speed: FsyncResult, losses: CrashResult) -> str:
 
 
 def machine_text(measured: Environment, here: Environment) -> str:
-    """Return a text about the machine on which the figures were measured. If this machine differs
-    from `here`, the text says so."""
+    """Return a text about the machine on which the figures were measured. If this machine is not
+    the machine `here`, the text advises the user to measure again."""
     other = any(getattr(measured, name) != getattr(here, name) for name in MACHINE)
     where = f"{measured.cpu_model}, {measured.cores} cores, kernel {measured.kernel}"
     return f"measured on {where}" + (
@@ -292,7 +292,8 @@ def _of_slow_disks(page: PlannerPage, crash: CrashResult) -> Iterator[str]:
 
 
 def _is_unlike(one_ms: float, other_ms: float) -> bool:
-    """Return whether one of two fsync times is more than UNLIKE times as long as the other one."""
+    """Return whether two fsync times are very different. This is true if the longer time is more
+    than UNLIKE times the shorter time."""
     return max(one_ms, other_ms) > UNLIKE * max(min(one_ms, other_ms), LEAST_MS)
 
 
@@ -326,8 +327,9 @@ def _reference(rows: Rows) -> Setup | None:
 def _options(
     rows: Rows, crash: CrashResult | None, reference: Setup | None
 ) -> Iterator[PlannerOption]:
-    """Yield all options, ordered by the number of instances, the policy and the way of restart. If
-    no crash was made for an option, its way is None."""
+    """Yield all options. The options are sorted by the number of instances, then by the policy, and
+    then by the time of the restart. If no crash was made for an option, the way of the option is
+    None."""
     cells = crash.rows if crash else ()
     pairs = {(row.instances, row.policy) for row in rows}
     pairs |= {(cell.instances, cell.policy) for cell in cells}

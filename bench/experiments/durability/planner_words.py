@@ -203,7 +203,7 @@ def choice_figure(page: PlannerPage) -> Figure | None:
 
 
 def _choice_measures(page: PlannerPage, one: PlannerOption, losses: Losses) -> list[Measure]:
-    """Return three figures about one option. The first figure is the share of locks that were
+    """Return three figures of the option `one`. The first figure is the share of locks that were
     granted twice. The second figure is the time without new locks after a crash. The third figure
     is the speed."""
     assert one.way is not None

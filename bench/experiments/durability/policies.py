@@ -38,13 +38,13 @@ TERMS = {
 
 
 def terms(*names: str) -> dict[str, str]:
-    """Return the meanings of these words, which occur in tables."""
+    """Return the meaning of each word in `names`. The words occur in tables."""
     return {name: TERMS[name] for name in names}
 
 
 def disk_name(added_ms: float) -> str:
-    """Return the name of a disk. If lockbench adds a delay to each fsync, the name consists of this
-    delay. Otherwise the name is `raw disk`."""
+    """Return the name of a disk. If lockbench adds a delay to each fsync, the name is this delay,
+    such as `+2 ms`. Otherwise the name is `raw disk`."""
     return f"+{added_ms:g} ms" if added_ms else "raw disk"
 
 
@@ -55,9 +55,9 @@ def server_policy(policy: Policy) -> AofPolicy:
 
 
 class Way(NamedTuple):
-    """A way to run the servers. A way has three settings. They are the policy, the time of a
-    crashed server's restart, and the behaviour of clients. Clients either trust a restarted server
-    or let it abstain."""
+    """A way to run the servers. A way has three settings: the policy, the time of a crashed
+    server's restart, and the behaviour of clients. Clients either trust a restarted server or let
+    it abstain."""
 
     policy: Policy
     restart: Restart

@@ -4,11 +4,11 @@
 The experiment writes a finished block to the journal before the next block begins. So a later
 session can continue an interrupted matrix, but only with the same servers. In a block the policies
 alternate, forward and backward, so the visits of each pass form pairs. After these passes, the
-experiment makes an open loop for each policy. The rate of this open loop is 80 % of the policy's
-maximum *in this block*. In the journal, the first visit of a policy also contains the figures of
-the open loop. The servers' counters include the warm-up and the drain of a load. So the experiment
-divides these counters by the number of all leases. This number also includes the leases of the
-warm-up and the drain.
+experiment runs an open-loop load for each policy. The rate of this load is 80 % of the policy's
+maximum *in this block*. The figures of the open-loop load have no visit of their own. The journal
+stores these figures in the first visit of the policy. The servers' counters include the warm-up and
+the drain of a load. So the experiment divides these counters by the number of all leases. This
+number also includes the leases of the warm-up and the drain.
 """
 
 from collections import Counter

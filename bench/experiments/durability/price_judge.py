@@ -5,15 +5,16 @@ judged findings*. All functions are pure.
   server's work per lease, the judge divides the work by the leases of the same period.
 - The judge estimates the difference between two policies from pairs of visits (Hodges and Lehmann).
   The exact interval of this estimate needs at least six pairs, and the judge compares no rates
-  without an interval. The visits of `none` do not alternate with visits of other policies. So there
-  are no pairs with `none`, and the judge does not compare `none` with another policy.
+  without an interval. The visits of the policy `none` do not alternate with visits of other
+  policies. So the judge has no pairs for the policy `none`, and does not compare this policy with
+  other policies.
 - The answer is "not known" if most maximum rates are only lower bounds (≥). The answer is also "not
   known" if most open loops had a queue or started late. The answer is also "not known" if more than
   a quarter of the visits is missing.
 - If a sync on the disk takes almost no time, `always` cannot be clearly slower than the other
   policies. On such a disk, the judge does not decide whether `always` is the slowest policy.
-- Each caller uses a resource of its own. So no acquire may be refused, except after a failed
-  release.
+- Each caller uses a resource of its own. So if an acquire is refused although no release has
+  failed, the result is a violation.
 """
 
 import math
@@ -103,15 +104,16 @@ def find_rows(
 
 
 def like(row: FsyncRow) -> dict[str, Any]:
-    """Return the arguments with which `find_rows` finds all rows that can be compared with `row`.
-    The arguments are the number of instances, the callers, the hold time and the added latency."""
+    """Return arguments for `find_rows`. With these arguments, `find_rows` finds all rows that can
+    be compared with `row`. The arguments are the number of instances, the callers, the hold time
+    and the added latency."""
     return {name: getattr(row, name) for name in MatrixPlace.__struct_fields__}
 
 
 def sustained(loads: Loads) -> bool | None:
     """Return whether the locks were granted as fast as the acquires arrived. The number of granted
-    locks may be up to 1 % lower than the number of acquires that were due. A larger difference is
-    allowed only if chance may be the reason. Return None for closed loops."""
+    locks may be up to 1 % lower than the number of acquires that were due. A difference above 1 %
+    is allowed only if the difference may be due to chance. Return None for closed loops."""
     dues = [load.due for load in loads if load.due is not None]
     if not dues:
         return None
@@ -172,9 +174,9 @@ def _over(part: float | None, whole: float | None) -> float | None:
 
 def disk_of(figures: Iterable[DiskFigures | None]) -> DiskFigures | None:
     """Return the medians of p50 and p99, and the largest value. Return None if there are no figures
-    of a disk. Some figures have no p99, because a p99 needs 100 writes and the disk was too slow.
-    If there is no p99 for a disk, the function uses the largest value for this disk instead. So the
-    median also includes the slowest disk."""
+    of a disk. A p99 needs 100 writes, so the figures of a very slow disk have no p99. For such a
+    disk, the function uses the largest value instead of the p99. So the median of the p99 values
+    also includes the slowest disk."""
     disks = [disk for disk in figures if disk]
     if not disks:
         return None
@@ -241,8 +243,8 @@ def times_as_fast(fast: FsyncRow, slow: FsyncRow) -> Shift:
 
 
 def findings_of(rows: Rows) -> list[FsyncFinding]:
-    """Return all findings that these rows allow. Most findings need the rows of two policies with
-    the same load, the same disk and the same number of instances."""
+    """Return all findings about these rows. Most findings need the rows of two policies with the
+    same load, the same disk and the same number of instances."""
     orders = list(_orders(rows))
     costs = list(_always_slowest(rows))
     # If noise hides the order of the policies, it also hides the price of a policy.
@@ -281,9 +283,9 @@ def judge_fsync(
 
 
 def _evidence(tested: str, rows: Rows) -> Evidence:
-    """Return the number of rows that count as evidence for the verdict, and the number that is
-    necessary. A row counts if the load process was not the limit, and if the load had no queue and
-    no late start. At least half of all rows must count."""
+    """Return two numbers: how many rows count as evidence for the verdict, and how many rows must
+    count. A row counts if the load process was not the limit, and if the load had no queue and no
+    late start. At least half of all rows, and at least one row, must count."""
     limited = [row.generator.bound if row.load == "max" else row.sustained is False for row in rows]
     spoilt = sum(
         bool(row.generator.reason or limit) for row, limit in zip(rows, limited, strict=True)
@@ -294,7 +296,8 @@ def _evidence(tested: str, rows: Rows) -> Evidence:
 def _orders(rows: Rows) -> Iterator[FsyncFinding]:
     """Yield a finding for each pair of policies with impossible rates. The rates are impossible if
     the policy that syncs more often is faster than the other policy, and if the difference is
-    larger than the expected noise. Such a measurement shows only the noise of the machine."""
+    larger than the expected noise. Impossible rates show that the noise of the machine is larger
+    than the differences between the policies."""
     for less, more in combinations(TAKING_TURNS, 2):
         for dear in find_rows(rows, policy=more):
             for cheap in find_rows(rows, policy=less, **like(dear)):
@@ -322,9 +325,9 @@ def _always_slowest(rows: Rows) -> Iterator[FsyncFinding]:
 
 
 def _slowest(slow: FsyncRow, least: FsyncRow, fastest_per_s: float) -> tuple[Word, str]:
-    """Judge whether the policy of `slow` is slower than the policy of `least`. The policy of
-    `least` is the slowest of the other policies. Return the verdict. If the verdict is "not
-    judged", also return the reason."""
+    """Judge whether the policy of `slow` is slower than the policy of `least`. `least` has the
+    lowest rate of all policies except the policy of `slow`. Return the verdict. If the verdict is
+    "not judged", also return the reason."""
     times = times_as_fast(least, slow)
     disk = slow.disk_fdatasync_s
     if times.low > 0:

@@ -104,8 +104,8 @@ def product_cells(
     shapes: Sequence[CallerShape],
     injected_ms: Sequence[float],
 ) -> list[FsyncCell]:
-    """Return a cell for each useful combination of these values. The policy `none` has no cells
-    with an added delay, because it has no fsync."""
+    """Return a cell for each combination of these values. There are no cells that combine the
+    policy `none` with an added delay, because `none` makes no fsync."""
     return [
         FsyncCell(
             policy=policy,
@@ -142,7 +142,7 @@ def quick_cells(cores: int) -> list[FsyncCell]:
     """Return the cells of the short matrix (`--quick`). The function chooses cells whose load a
     machine with `cores` cores can make. The first cells have one caller and one instance. Some of
     these cells have a slow disk. The other cells have 16 callers and a slow disk. The 16 callers
-    hold their locks for a time, because otherwise the load process would be the limit."""
+    hold each lock for some time. Without this hold time, the load process would be the limit."""
     return [
         *product_cells(AOF_POLICIES, (1,), [ONE], (0.0, 2.0)),
         *product_cells(POLICIES, driven(cores), [SOME], SLOW_MS),

@@ -21,9 +21,9 @@ from bench.experiments.judge.clients.steps import serve
 
 
 def lockcore(shell: str, order: ClientOrder) -> Lock:
-    """Connect lockcore for threads or gevent. If the name in the order ends with PUSH, the lock has
-    the retry policy `push`. Otherwise the lock has its default retry policy. The driver uses only
-    lockcore's public functions."""
+    """Connect lockcore for threads or gevent. If the library's name in `order` ends with PUSH, the
+    lock uses the retry policy `push`. Otherwise the lock uses its default retry policy. The driver
+    uses only lockcore's public functions."""
     return _lockcore(import_module("lockcore").Redlock.connect(shell=shell, **_settings(order)))
 
 
@@ -67,7 +67,8 @@ def of_objects(
     get: Callable[[Any, int], object] = lambda lock, _wait_ms: lock.acquire(),
 ) -> Lock:
     """Return the lock of a library that has an object for each resource. `make` creates this
-    object. `get` tries to acquire the lock with this object, for up to the given time in ms."""
+    object. `get` takes this object and a waiting time in ms, and tries to acquire the lock for up
+    to this time."""
 
     def acquire(resource: str, ttl_ms: int, wait_ms: int) -> object:
         lock = make(resource, ttl_ms, wait_ms)
@@ -77,7 +78,8 @@ def of_objects(
 
 
 def _in_seconds(make: Callable[..., object]) -> Callable[[str, int, int], object]:
-    """Return a function that takes times in ms and calls `make` with these times in seconds."""
+    """Return a function that takes times in ms, converts the times to seconds, and passes them to
+    `make`."""
     return lambda name, ttl_ms, wait_ms: make(
         name, timeout=ttl_ms / 1000, blocking_timeout=wait_ms / 1000
     )
