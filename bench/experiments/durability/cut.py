@@ -1,13 +1,15 @@
 """Makes one cut, which crashes some servers of a fleet under load: *a planned crash → the lost
 locks and the locks that were granted twice*.
 
-    load The first clients acquire locks and never release them. Each vote margin has one first
-    client. cut The victims end under this load. The experiment then reads the ledgers of the
-    victims and shortens their files. back The victims start again, at once or when all leases have
-    ended. The experiment finds out which locks each victim still knows. contention The second
-    clients ask for locks of the first clients. One second client trusts restarted instances. The
-    other second client lets restarted instances abstain, and it is missing if the restart is
-    delayed.
+    load        The first clients acquire locks and never release them. Each vote margin has one
+                first client.
+    cut         The victims end under this load. The experiment then reads the ledgers of the
+                victims and shortens their files.
+    back        The victims start again, at once or when all leases have ended. The experiment finds
+                out which locks each victim still knows.
+    contention  The second clients ask for locks of the first clients. One second client trusts
+                restarted instances. The other second client lets restarted instances abstain. This
+                other client is missing if the restart is delayed.
 
 A first client of margin m connects to only q + m instances. These instances include as many victims
 as possible, which is the worst case. A lock counts only if its client received a lease. The second

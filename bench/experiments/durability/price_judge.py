@@ -325,9 +325,9 @@ def _always_slowest(rows: Rows) -> Iterator[FsyncFinding]:
 
 
 def _slowest(slow: FsyncRow, least: FsyncRow, fastest_per_s: float) -> tuple[Word, str]:
-    """Judge whether the policy of `slow` is slower than the policy of `least`. `least` has the
-    lowest rate of all policies except the policy of `slow`. Return the verdict. If the verdict is
-    "not judged", also return the reason."""
+    """Judge whether the policy of `slow` is slower than the policy of `least`. The policy of
+    `least` is the slowest of the other policies that alternate with the policy of `slow`. Return
+    the verdict. If the verdict is "not judged", also return the reason."""
     times = times_as_fast(least, slow)
     disk = slow.disk_fdatasync_s
     if times.low > 0:
