@@ -319,9 +319,9 @@ def _require_names(client: redis.Redis, *, channels: bool) -> None:
     If `channels` is true, the function also raises NoPermissionError if the user may not use the
     channels of a run. The check writes nothing. The server first checks whether the user may use
     the key. After that, SET with IFEQ writes nothing, because the key does not exist. If the user
-    may not call GET or SET at all, the check ignores the error. This error does not show which key
-    names the user may use, and a recipe may need neither GET nor SET. The user must be allowed to
-    call PUBLISH, because a lock that publishes always needs PUBLISH.
+    may not call GET or SET at all, the check ignores the error. This error says nothing about the
+    allowed key names. It also does not matter to a recipe that needs neither GET nor SET. The user
+    must be allowed to call PUBLISH, because a lock that publishes always needs PUBLISH.
     """
     prefix = f"{KEY_PREFIX}{token_hex(8)}:"
     questions = [("GET", f"{prefix}probe"), ("SET", f"{prefix}probe", "x", "IFEQ", "x", "PX", "1")]

@@ -1,8 +1,8 @@
-"""This module chooses the server binary: *an explicit setting, or this machine → one identified
-ServerBinary*.
+"""This module chooses the server binary: *an explicit setting or the programs of this machine → one
+identified ServerBinary*.
 
 Rules: if the first server does not run, lockbench reports an error. lockbench does not try the next
-server, because nobody should mix results of different servers by accident. Links in a path are not
+server. Otherwise a user could mix results of different servers by accident. Links in a path are not
 resolved, because the name of the command decides what the program does. For example, `redis-server`
 of Debian is a link to `redis-check-rdb`.
 

@@ -37,7 +37,7 @@ IGNORED = "the server ignores LD_PRELOAD, because it is linked statically or set
 
 @cache
 def shim_library() -> bytes:
-    """Return the shim's library, compiled once per process.
+    """Return the library of the shim. Each process compiles this library only once.
 
     Raises EnvironmentNotReadyError if the library cannot be made.
     """

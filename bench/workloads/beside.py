@@ -49,7 +49,8 @@ READY = "ready"
 
 @dataclass(frozen=True, slots=True)
 class ToldVerdict:
-    """The judge's message with its verdict: a word, a colour and one line of text.
+    """The message in which the judge reports its verdict. The message contains a word, a colour and
+    one line of text.
 
     `page`: the path of the page with the whole result, or None if no page was stored. `unstored`:
     the reason why no page was stored.

@@ -1,5 +1,5 @@
-"""This module leads a run inside Locust: *Locust's events in a master or local runner → one origin,
-one end, one fault*.
+"""This module leads a run inside Locust: *Locust's events in a master or local runner → one start
+and one end for all workers, and the first error*.
 
 Rules
 - When all users run, every worker gets the same time of origin and its own part of the schedule.
@@ -128,8 +128,8 @@ class Conductor:
                 )
 
     def _apart(self, runner: MasterRunner) -> None:
-        """Make Locust stop and quit in separate greenlets. If the shutdown of a run has begun, the
-        quit waits until the shutdown is complete.
+        """Let Locust call its methods `stop` and `quit` in separate greenlets. If the shutdown of a
+        run has begun, the quit waits until the shutdown is complete.
 
         Locust quits at a signal, when the last worker has left, or when a worker has failed. To
         quit, Locust tells all workers to leave, and after that Locust reads no more messages.
@@ -370,7 +370,7 @@ class Conductor:
         self._run.stop_ns = self._run.stop_ns or monotonic_ns()
 
     def _end(self) -> None:
-        """Start the judging of the run, because all data of the run has arrived. If the run has
+        """Let the judge start its work, because all data of the run has arrived. If the run has
         failed, do not judge it."""
         judge = self._judge
         self._judge = None

@@ -15,7 +15,7 @@ from bench.measure.grown import Grown
 
 
 class GapLog:
-    """The file with the gaps and pauses of this process, which is worker `worker`."""
+    """The file with the gaps and pauses of this process. `worker`: the number of this process."""
 
     def __init__(self, workdir: str | os.PathLike[str], worker: int) -> None:
         self._file = Grown(Path(workdir) / f"{GAPS}-{worker}-{os.getpid()}.bin")

@@ -57,7 +57,7 @@ class LockUser(User):
 
     @task
     def cycles(self) -> None:
-        """Run operations until Locust asks this user to stop, or the schedule ends.
+        """Run operations until Locust asks this user to stop, or until the schedule ends.
 
         If this process has no worker, return at once.
         """

@@ -335,8 +335,8 @@ class Ledger:
         return self._packed
 
     def _end_of(self, lease: Lease) -> int:
-        """Return the end of the lease. This method reads the end after the release, because a
-        watchdog may have extended the lease. The end never moves to an earlier time."""
+        """Return the end of the lease. A watchdog may have extended the lease, so this method must
+        be called after the release. The end never moves to an earlier time."""
         try:
             until_ns = lease.valid_until_ns
             if type(until_ns) is int and self._until_ns <= until_ns < LAST_NS:

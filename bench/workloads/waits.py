@@ -1,5 +1,5 @@
-"""This module makes the callers of one process wait: *a scenario → holds, rests, arrivals, time
-slices; the start of each caller's next operation*.
+"""This module makes the callers of one process wait: *a scenario → waits for holds, rests, arrivals
+and time slices; a caller → the start of its next operation*.
 
 Each process creates its own `Waits`. Between two operations, callers wait only in methods of this
 object. So if a user must stop, this object wakes the user.
@@ -88,7 +88,7 @@ class Waits:
             self._kept_until_ns = self._kept_in_all_ns
 
     def _wait_until(self, due_ns: int) -> None:
-        """Sleep until `due_ns` of this process's own time."""
+        """Sleep until the own time of this process is `due_ns`."""
         turns = self.turns
         while (left_ns := due_ns - (turns.own_ns() if turns else monotonic_ns())) > 0:
             gevent.sleep(left_ns / NS_PER_S)

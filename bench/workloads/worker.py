@@ -1,11 +1,11 @@
-"""This module carries out the part of a run that belongs to one process: *a plan → a connected lock
+"""This module carries out the part of a run that one process has to do: *a plan → a connected lock
 with callers; at the end, the last note and the final counts in Locust's table*.
 
 Rules: this module opens connections and files in the process that uses them. The connections and
 files are opened before the users start, and never when this module is imported. During its
 operations, a user calls only the functions in its `Caller`. During the run, two greenlets do all
 other work, once a second. The first greenlet writes the note. The second greenlet counts the new
-records in pieces of about 100 µs, with a pause of a millisecond after each piece. The first
+records. It works for about 100 µs, makes a pause of one millisecond, and then continues. The first
 greenlet does not wait for the second greenlet, because readers need the note most when the counting
 is late.
 """

@@ -138,8 +138,8 @@ class Handoff:
 
     `passing` contains the resources that this process has released and that another process may
     acquire next. `pass_all` sends the messages that pass the turns for these resources. `wakeups`
-    is the number of turns that this process got from other processes. `polls` is the number of
-    times that this process asked for the holder of a key.
+    is the number of turns that this process got from other processes. `polls` counts how often this
+    process has asked the instances for the holder of a key.
     """
 
     def __init__(self, engine: Core, turns: Turns, mail: Mail) -> None:

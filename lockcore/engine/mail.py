@@ -97,7 +97,8 @@ class Arrivals:
 
 
 class Allowance:
-    """A limit on the number of messages that may cause work in a window of time.
+    """A limit on the number of messages. Within one window of time, only this number of messages
+    may cause work.
 
     The first limit is for all messages together. The second limit applies to each resource
     separately, and it is lower than the first limit.
