@@ -1,5 +1,5 @@
-"""This program receives the alerts of the monitoring stack: *posts of Alertmanager → a line of JSON
-on stdout for each alert*.
+"""This program receives the alerts of the monitoring stack: *POST requests from Alertmanager → one
+line of JSON on stdout for each alert*.
 
 Run this program as `python -m dashboards.alerts HOST:PORT`. `docker compose logs alerts` shows the
 lines that the program writes. Source: Prometheus, "Alerting configuration", webhook_config.

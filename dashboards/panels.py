@@ -1,4 +1,4 @@
-"""Panels of a board: *queries → a panel of Grafana's SDK*.
+"""This module makes the panels of a board: *queries → a panel object of Grafana's SDK*.
 
 Rules: all queries of a panel have the same unit, which is the unit of the panel. Every panel has a
 description. If a number is missing, the panel shows a text with the reason.

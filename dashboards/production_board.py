@@ -1,5 +1,5 @@
-"""This module builds the board for applications that use `lockcore.otel`: *instruments → the health
-of locking for each service and each instance*.
+"""This module builds the board for applications that use `lockcore.otel`: *instruments → panels
+that show the health of locking for each service and each instance*.
 
 Rules: the board selects metrics by the label `job`. With OpenTelemetry, this label is the name of
 the service. Runs of lockbench export the same metrics with a run id. The board does not show the

@@ -1,5 +1,5 @@
-"""This module builds the boards of runs: *instruments → boards for speed and outcomes, for votes,
-for the cost of AOF policies, and for a comparison*.
+"""This module builds the boards of runs: *instruments → boards*. The boards show speed and
+outcomes, votes, the cost of AOF policies, and a comparison of two runs.
 
 Rules: a ratio divides a value of the chosen run by the same value of the baseline run. Each of the
 two values covers the whole time of its run. A ratio of 1 means that both values are equal. A

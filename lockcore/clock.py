@@ -1,4 +1,5 @@
-"""This module has the only clock that the lock uses: *nothing → nanoseconds of CLOCK_MONOTONIC*.
+"""This module contains the only clock that the lock uses. The clock returns nanoseconds of
+CLOCK_MONOTONIC.
 
 Rules: lockcore never judges validity by a wall clock, because a wall clock jumps. On Linux all
 processes of a host share one CLOCK_MONOTONIC. So readings of workers on the same host can be

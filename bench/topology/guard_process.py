@@ -1,5 +1,5 @@
-"""This process owns the servers and the folder of a run: *requests on stdin → servers; the end of
-the parent → no servers and no folder*.
+"""This process owns the servers and the folder of a run: *requests on stdin → running servers; the
+end of the parent → all servers ended and the folder removed*.
 
 Run as `python -I -S guard_process.py PARENT_PID TEMP_ROOT PREFIX`. Requests and answers are lines
 of JSON.
@@ -7,9 +7,9 @@ of JSON.
 Rules: the guard ends all servers and removes the folder if its stdin ends, if its parent is dead,
 or if it receives SIGTERM. A pidfd reports the death of the parent, even while a forked child of the
 parent still holds the pipe. The guard has only one thread, because the servers get their death
-signal when the thread that started them ends. The guard answers each request without waiting for a
-server. If necessary, the parent asks again. The file docs/topology/guard.md gives the reasons.
-Source: prctl(2), pidfd_open(2), pipe(7).
+signal when the thread that started them ends. The guard answers each request at once and does not
+wait for a server. If necessary, the parent sends the request again. The file docs/topology/guard.md
+gives the reasons. Source: prctl(2), pidfd_open(2), pipe(7).
 """
 
 import contextlib

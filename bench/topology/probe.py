@@ -1,5 +1,5 @@
-"""Questions to running instances: *URLs → facts, counters, leaked keys, reasons why an instance
-does not answer*.
+"""This module asks running instances for data: *URLs → facts, counters, leaked keys, and the
+reasons why instances do not answer*.
 
 Rules: lockbench asks all instances in parallel, and each step has its own time-out. If an ACL
 forbids a command (INFO, CONFIG, COMMAND), the facts from that command are None and a warning says

@@ -4,7 +4,7 @@ from one side → the same bytes in the same order, after a delay*.
 Run as `python -I -S proxy_process.py SEED PORT…`. Requests and answers are lines of JSON. The
 process ends when its owner closes its stdin or dies.
 
-Rules: the proxy fixes the due time of a chunk of bytes when the chunk arrives. A chunk never
+Rules: the proxy decides the due time of a chunk of bytes when the chunk arrives. A chunk never
 overtakes an earlier chunk. A link may hold back all bytes of one direction. This direction then
 behaves like a black hole. The proxy keeps the held bytes and the end of the stream. When the
 direction is healed, the proxy delivers these bytes, just as TCP retransmission would deliver them.

@@ -1,5 +1,5 @@
-"""This module controls the fault shim, a C library that is preloaded into a server: *one mapped
-file → a disk and a wall clock that Python controls*.
+"""This module controls the fault shim, a C library that is preloaded into a server: *settings in a
+mapped file → the server's disk and wall clock*.
 
 Rules: lockbench writes the library into each server's own folder and preloads it as `./…`. A
 relative path is necessary, because a path in LD_PRELOAD cannot contain a space. `fault_shim.c`
@@ -7,8 +7,8 @@ defines the layout of the mapped file. The file contains 64-bit integers, and ea
 written with a single store instruction. The mapped file still exists after the server has ended. So
 a restarted server still has a wrong clock, and the ledger still contains the durable lengths of its
 files. The file has eight slots for the settings of the clock, and the integer `turn` selects the
-valid slot. So a server never reads a setting of the clock that is only half written. Source:
-ld.so(8); statx(2), whose layout is fixed.
+valid slot. So a server never reads a half-written setting of the clock. Source: ld.so(8); statx(2),
+whose layout is fixed.
 """
 
 import ctypes

@@ -1,5 +1,5 @@
-"""This module makes a client for the URL of an instance: *redis://, rediss:// or unix:// → an
-address to show and a client to ask*.
+"""This module makes a client for the URL of an instance: *a URL with redis://, rediss:// or unix://
+→ an address for messages and a client for commands*.
 
 Rules: lockcore parses the URL here, as it does everywhere in lockbench. The URL may hold secrets,
 so messages may show only `address` (host:port or path). Clients never retry. Our time-outs override

@@ -122,7 +122,8 @@ class Alarm:
             crowd.append(waiter)
 
     def cancel(self, waiter: greenlet) -> None:
-        """If the greenlet `waiter` waits for this alarm, wake it in the next pass of the hub."""
+        """If the greenlet `waiter` waits for this alarm, wake `waiter` in the next pass of the
+        hub."""
         if (at_ns := self._waiting.get(waiter)) is not None:
             self._hub.loop.run_callback(self._cancel, waiter, at_ns)
 

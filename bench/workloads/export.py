@@ -1,6 +1,6 @@
 """This module exports the telemetry of a worker of plain `locust`: *the files in the worker's
-folder → OTLP from a separate process*. In a run that `lockbench run` started, another module sends
-the telemetry.
+folder → OTLP messages that a separate process sends*. In a run that `lockbench run` started,
+another module sends the telemetry.
 
 This module is imported only if OTEL_* variables request telemetry. Its messages go to Locust's log.
 """

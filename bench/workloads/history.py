@@ -1,5 +1,5 @@
 """This module writes the history of the callers of one process: *operations → records, votes, lost
-attempts and misreports; counts in Locust's table*.
+attempts, misreports, and counts in Locust's table*.
 
 Callers only append to the history. The process does all other work once a second and at the end of
 the run. Each second, this work is done in pieces of about 100 µs. Every record is counted exactly

@@ -1,5 +1,5 @@
 """This module runs the users inside Locust: *Locust's events in a local runner or worker → the
-begin and the end of one Worker*.
+start and the end of one Worker*.
 
 Rules
 - The task of a user is a loop over all of its operations, so Locust does nothing between two

@@ -51,8 +51,9 @@ class PackedVotes(dict[Tally, int]):
 
 
 class OpenVotes:
-    """A queue of the records that were written while their rounds were open: *slots and rounds →
-    votes, patched after the rounds have closed*. `patch`: see `Recorder.patch_votes`.
+    """A queue of the records that were written while their rounds were open. After a round has
+    closed, the queue patches the votes in the record of this round. `patch`: see
+    `Recorder.patch_votes`.
 
     A patch sets the bit `LATE` in the votes. In the record of a denied acquire, this bit means that
     the servers may have kept a key of the acquire until the time of the patch.

@@ -1,5 +1,5 @@
 """This module carries out the part of a run that one process has to do: *a plan → a connected lock
-with callers; at the end, the last note and the final counts in Locust's table*.
+with callers*. At the end, this module writes the last note and the final counts in Locust's table.
 
 Rules: this module opens connections and files in the process that uses them. The connections and
 files are opened before the users start, and never when this module is imported. During its

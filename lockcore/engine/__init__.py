@@ -1,5 +1,5 @@
-"""This package handles all instances at once: *rounds in → bytes out; bytes and time in → settled
-rounds*.
+"""This package handles all instances at once: *rounds → bytes to send; received bytes and the time
+→ settled rounds*.
 
 Pure. This folder is compiled, so its files follow the rules of docs/lockcore/compiled.md.
 """

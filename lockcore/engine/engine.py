@@ -1,5 +1,5 @@
-"""This module handles all instances at once: *rounds, bytes and time in → bytes and settled rounds
-out*.
+"""This module handles all instances at once: *rounds, received bytes and the time → bytes to send
+and settled rounds*.
 
 Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md. For this reason,
 each attribute is declared either in the base class or in the subclass.

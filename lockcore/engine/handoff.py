@@ -1,5 +1,5 @@
-"""This module passes keys from one process to the next: *messages of other processes, releases →
-the next caller that tries*.
+"""This module passes keys from one process to the next: *messages from other processes, and
+releases of this process → the caller that tries next*.
 
 Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md. For this reason,
 each constant is declared as `Final`. If a class has one object for each resource, this class has
@@ -113,7 +113,7 @@ class Handoff:
     - A holder's process calls `released`. After that, either the next caller of this process or the
       next process tries.
 
-    The resource of a head has a `Wait`. A head is looking, waiting or polling.
+    If a resource has a head, the resource also has a `Wait`. A head is looking, waiting or polling.
 
     - A looking head has asked the instances for the key's value. If a quorum shows that the key is
       free, the head tries. If the key is not free, the head sends `waits` to the holder.
@@ -123,8 +123,8 @@ class Handoff:
     - A polling head tries again and again without a message. The head stops polling if `heard`,
       `look` or `turn` arrives, or if MISTRUST_NS have passed since `unanswered_ns`.
 
-    The resource of a holder may have a `Crowd`. A crowd begins when a message `waits` or `turn`
-    names another waiting process.
+    If a caller of this process holds a resource, the resource may have a `Crowd`. A crowd begins
+    when a message `waits` or `turn` names another waiting process.
 
     - If there is no crowd, `released` wakes the next caller of this process.
     - If there is a crowd, `left` callers of this process try before the processes of the crowd try.
@@ -198,8 +198,8 @@ class Handoff:
         """Decide which caller tries next, because a caller of this process is about to release its
         lease.
 
-        If the next caller belongs to this process, it tries at once. If the next caller belongs to
-        another process, it tries after the release.
+        If the next caller belongs to this process, this caller tries at once. If the next caller
+        belongs to another process, that caller tries after the release.
         """
         turns = self._turns
         digest = self.mail.digest_of(resource) if self.crowds else b""

@@ -1,5 +1,5 @@
-r"""This module sends and receives messages between processes: *kind and hash of a resource →
-PUBLISH; push messages of instances → messages*.
+r"""This module sends and receives messages between processes: *a message for another process →
+PUBLISH commands; push messages from instances → messages for this process*.
 
 Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md. For this reason,
 each constant is declared as `Final`. If a class has one object for each message, this class has

@@ -1,4 +1,5 @@
-"""This module decides which instances may vote: *new and lost connections, lag, time → the voters*.
+"""This module decides which instances may vote: *new connections, lost connections, lag and the
+time → the voters*.
 
 Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md. For this reason,
 each constant is declared as `Final`, and the attributes of `Core` are declared only in `Core`.

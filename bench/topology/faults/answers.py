@@ -175,7 +175,7 @@ def require_one_bend(params: Params) -> None:
 def drop_packets(fault: Injection) -> None:
     """Drop the packets to or from the instance's port.
 
-    TCP repeats each packet at growing intervals until it arrives.
+    TCP sends each lost packet again, at growing intervals, until the packet arrives.
     """
     port = fault.fleet.instances[fault.index].port
     ends = {"to": f"tcp dport {port} drop", "from": f"tcp sport {port} drop"}
