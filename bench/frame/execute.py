@@ -31,7 +31,7 @@ _KINDS = {
 
 
 class HelpPage(cloup.HelpFormatter):
-    """A page of help, which contains only characters that the screen can show.
+    """A page of help. The page contains only characters that the screen can show.
 
     Without this class, click would write UTF-8 even on an ASCII screen.
     """

@@ -2,9 +2,9 @@
 command into an order, and runs the order.
 
 Wrong options are refused before any work starts. Progress is shown on stderr, and the tables are
-printed on stdout. With --json, stdout holds the result and nothing else. An interrupted experiment
-with a journal can continue. To continue an experiment, the user repeats the command with the same
-options, and names the experiment's folder in --out.
+printed on stdout. With --json, stdout holds the result and nothing else. If an interrupted
+experiment has a journal, the experiment can continue later. To continue an experiment, the user
+repeats the command with the same options, and names the experiment's folder in --out.
 """
 
 from __future__ import annotations

@@ -16,11 +16,10 @@ _LONGEST = 80
 def identity_of(parameters: Mapping[str, object]) -> tuple[str, str]:
     """Return the name and the mark of the command that has these parameters.
 
-    The name comes from --name. If there is no --name, the name comes from the scenario, from the
-    compared values or from the recipes. The first of these sources that exists gives the name. If
-    none of these sources exists, the name is "". The mark is the name of the folder in --out. The
-    mark is "" if there is no --out, if the user gives --name, or if the folder has the same name as
-    the command.
+    The name comes from --name. If there is no --name, the name comes from the scenario. If there is
+    no scenario, the name comes from the compared values, and otherwise from the recipes. If none of
+    these exists, the name is "". The mark is the name of the folder in --out. The mark is "" if
+    there is no --out, if the user gives --name, or if the folder has the same name as the command.
     """
     own_name = str(parameters.get("name") or "")
     compared = [
@@ -56,7 +55,7 @@ def _several(values: object) -> list[str]:
 
 
 def _plain(text: str) -> str:
-    """Return `text`, shortened and with "-" in place of special characters.
+    """Return a short form of `text`, in which "-" replaces the special characters.
 
     In a JUnit file, a dot separates a class from its package. An XML token does not allow some
     other characters.

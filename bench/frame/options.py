@@ -31,8 +31,8 @@ Values = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The options of one command. Each command declares a subclass with a typed field for each
-    option.
+    """The options of one command. Each command declares a subclass, which has one typed field for
+    each option.
     """
 
     @classmethod
@@ -109,7 +109,7 @@ class Grouped(cloup.Command):
 
 
 def ending(*examples: str, note: str = "") -> str:
-    """Return the end of a command's help text, which has the examples and then a note.
+    """Return the last part of a command's help text. This part shows the examples and then a note.
 
     A test parses every example.
     """
@@ -283,7 +283,8 @@ def given_options(values: Values, *, quiet: bool = False) -> dict[str, object]:
     """Return the values that the user wrote on the command line, as a mapping from scenario keys to
     values.
 
-    If no option selects servers, add the targets from the environment variables.
+    If no option selects servers, the mapping also contains the targets from the environment
+    variables.
     """
     options = {key.name: values.get(_parameter(key)) for key in KEYS}
     settings = {name: value for name, value in options.items() if value is not None and value != ()}
@@ -293,8 +294,8 @@ def given_options(values: Values, *, quiet: bool = False) -> dict[str, object]:
 
 
 def environment_targets(*, quiet: bool) -> list[str]:
-    """Return the targets in the environment variables. Unless `quiet` is true, a line on stderr
-    names the variable.
+    """Return the targets in the environment variables. Unless `quiet` is true, print a line with
+    the name of the variable on stderr.
 
     A command uses these targets if the user gives no --target and no option for servers that
     lockbench starts. Raises UsageError.

@@ -116,7 +116,7 @@ def rate_text(rate: Spread | None, *, bound: bool | None) -> str:
 
 
 def known_sum(values: Iterable[Number | None]) -> Number | None:
-    """Return the sum of the values. Return None if there are no values, or if one of them is
+    """Return the sum of the values. Return None if there are no values, or if one of the values is
     None."""
     items = list(values)
     numbers = [value for value in items if value is not None]
@@ -156,8 +156,8 @@ class PhaseFigures(Section, frozen=True, kw_only=True):
 
 
 class LoadSeen(PhaseFigures, frozen=True, kw_only=True):
-    """The results of one load, with the counters of the servers and of the shim. These counters
-    include the warm-up and the drain of the load."""
+    """The results of one load, with the counters of the servers and of the shim. The counters also
+    include what happened during the warm-up and the drain of the load."""
 
     rate_per_s: Annotated[Amount | None, says("requested rate; null in closed loop")]
     fsyncs: Annotated[Count | None, says("of all instances")]
@@ -367,7 +367,8 @@ def _digits(ratio: float) -> str:
 
 
 class FsyncFinding(Section, frozen=True):
-    """One expectation about the policies, and whether the measurement showed it."""
+    """One expectation about the policies, with a verdict word that says whether the measurement met
+    the expectation."""
 
     name: Annotated[str, says("of the expectation")]
     cell: Annotated[str, says("where")]

@@ -144,7 +144,8 @@ class OwnServers:
 
 
 class UserServers:
-    """The user's own servers. The method `close` restores the old value of their `appendfsync`."""
+    """The user's own servers. The method `close` restores the old value of `appendfsync` on all
+    these servers."""
 
     def __init__(
         self, urls: Sequence[str], policies: Iterable[Policy], *, allow_config: bool

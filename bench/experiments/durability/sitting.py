@@ -1,6 +1,6 @@
 """Runs one session that measures a matrix of prices or losses. The session makes only the
-measurements that are still missing. At the end the session stores the result, or leaves an
-unfinished result.
+measurements that are still missing. At the end the session stores the result. If the session was
+interrupted, the result is unfinished.
 
 A matrix takes many minutes. The session writes each finished piece to the journal at once. So a
 later session can continue an interrupted matrix. The session removes the journal when it has stored
@@ -31,7 +31,7 @@ class Matrix(Protocol[Stored_co]):
         Raises BenchError."""
 
     def result(self, header: Header) -> Stored_co:
-        """Judge all pieces in the journal, and return the result."""
+        """Judge all measured pieces that are in the journal, and return the result."""
 
 
 class Pace:
@@ -68,9 +68,9 @@ def sit(
     *,
     check: Callable[[Piece], object] = lambda _piece: None,
 ) -> Done[Stored]:
-    """Measure the pieces of a matrix that are missing in the journal of `order`. A session can
-    continue a journal only if `plan` is equal to the plan in the journal. The function `check`
-    raises an error for a stored piece that cannot be used.
+    """Measure all pieces of a matrix, except the pieces that are already in the journal of `order`.
+    A session can continue a journal only if `plan` is equal to the plan in the journal. The
+    function `check` raises an error if it gets a stored piece that cannot be used.
 
     Raises BenchError if nothing can be measured. Raises KeyboardInterrupt if the user presses
     Ctrl-C before the first piece is finished.

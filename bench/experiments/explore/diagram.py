@@ -135,8 +135,8 @@ def _call(calls: Sequence[Event], instances: int, owners: Mapping[bytes, int]) -
     """Return the text of a call, such as `SET NX PX 500 → OK`.
 
     If only some of the instances got the call, the text begins with the numbers of these instances.
-    An example is `2,3: … → OK nil`. If several different commands share the row, the text says how
-    many commands there are.
+    For example, the text `2,3: … → OK nil` describes a call to the instances 2 and 3. If several
+    different commands share the row, the text says how many commands there are.
     """
     sent_ns, command = calls[0][4:6]
     targets = sorted({event[3] + 1 for event in calls})

@@ -1,9 +1,10 @@
 """Runs lockcore's engine as a client of the simulated servers.
 
-The client executes the engine's own steps for acquire, extend and release. The client takes the
-place of lockcore's sockets and event loop, but in virtual time. The client sends a batch in the
-next pass of the simulated event loop. The client calls the engine's `tick` at the time that the
-engine requests. The engine also decides when the client repairs a broken connection.
+The engine itself decides the steps of acquire, extend and release, and the client executes these
+steps. The client replaces lockcore's sockets and event loop, and it runs in virtual time. The
+client sends a batch in the next pass of the simulated event loop. The client calls the engine's
+`tick` at the time that the engine requests. The engine also decides when the client repairs a
+broken connection.
 """
 
 from collections.abc import Generator, Sequence
@@ -133,8 +134,8 @@ class EngineClient:
         self._arm()
 
     def _arm(self, next_ns: int = FAR_FUTURE_NS) -> None:
-        """Plan the next tick for the time at which the engine needs the tick. If `next_ns` is
-        earlier than this time, plan the tick for `next_ns`.
+        """Plan the next tick for the time at which the engine needs the tick. If a planned tick is
+        already early enough, the function only moves the tick to `next_ns` if `next_ns` is earlier.
         """
         now_ns = self._world.now_ns
         ticks_ns = self._ticks_ns

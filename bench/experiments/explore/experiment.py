@@ -188,8 +188,8 @@ def row_of(
 
     If no schedule broke a rule, a good verdict on the recipe has two conditions. The first
     condition is that the search played all requested schedules. The second condition is that enough
-    schedules tested the recipe. A schedule tests the recipe if a client requests a lock that
-    another client holds.
+    schedules tested the recipe. A schedule counts as a test if a client requests a lock while
+    another client holds the lock.
     """
     # If a part of the recipe ran in real time, this part may keep the recipe safe. So no broken
     # rule counts.

@@ -1,9 +1,10 @@
 """Judges the rows of an exploration. The functions are pure.
 
 A recipe gets a good verdict only if, in enough schedules, a client requested a lock that another
-client held. `earned` judges a stored exploration again. If a schedule broke a rule, the broken rule
-decides the verdict on the recipe. Otherwise the verdict depends on how many schedules tested the
-recipe. If the field `reason` of a row is not empty, the verdict on the row is "not known".
+client held. The function `earned` judges a stored exploration again. If a schedule broke a rule,
+the broken rule decides the verdict on the recipe. Otherwise the verdict depends on how many
+schedules tested the recipe. If the field `reason` of a row is not empty, the verdict on the row is
+"not known".
 """
 
 from collections.abc import Sequence

@@ -89,7 +89,7 @@ class Keyspace:
         return None
 
     def put(self, key: bytes, value: object, end_ns: int = FAR_FUTURE_NS) -> None:
-        """Set a key. `end_ns` is the time on the world's clock at which the key expires."""
+        """Set a key. The key expires when the world's clock reaches `end_ns`."""
         self._entries[key] = value, end_ns
         self.changed(key)
 
@@ -127,7 +127,8 @@ class Keyspace:
     def end_ns(self, ttl_ms: float) -> int:
         """Return the time at which a key expires if its time to live starts now.
 
-        This server's clock measures the time to live. The result is a time on the world's clock.
+        The time to live is measured by this server's clock, but the result is a time on the world's
+        clock.
         """
         return self._now_ns() + int(ttl_ms * NS_PER_MS / self._rate)
 

@@ -1,10 +1,10 @@
-"""Simulates servers and connections. A server executes commands in order, and a connection returns
-the bytes of the replies.
+"""Simulates servers and connections. A server executes commands in the sequence in which they
+arrive, and a connection returns the bytes of the replies.
 
 A connection keeps the order of bytes in each direction. A broken connection may still deliver bytes
-that were on the way to the server. If the client's next connection sends CLIENT KILL for the broken
-connection, the broken connection delivers nothing more. A real kernel may also drop the bytes of a
-connection after a reset.
+that were on the way to the server. The client's next connection may send CLIENT KILL to end the
+broken connection. After this command, the broken connection delivers nothing more. A real kernel
+may also drop the bytes of a connection after a reset.
 """
 
 from collections import deque
@@ -157,8 +157,8 @@ class SimulatedLink:
         server.links[self.id] = self
 
     def send(self, data: bytes) -> int:
-        """Send bytes to the server. Each call passes a place of the kind `send`, and a schedule may
-        make a change at this place.
+        """Send bytes to the server. At each call, a schedule may make a change. The place of this
+        change has the kind `send`.
 
         The function always returns 0, because no bytes are left to send.
         """
@@ -226,8 +226,8 @@ class SimulatedLink:
             self.process.run(partial(listener, self, *more))
 
     def close(self) -> None:
-        """Close the connection on the client's side. Bytes on the way to the server may still
-        arrive.
+        """Close the connection on the client's side. Bytes that are already on the way to the
+        server may still arrive.
         """
         self.is_open = False
 

@@ -2,8 +2,8 @@
 
 One rule applies to every recipe. No two leases of a resource may be valid at the same time. Further
 rules apply to lockcore. A lease must be granted before its end, and a quorum of instances must
-really have granted it. A lease must be extended before its end. The outcome of a denied acquire
-must follow from its votes. After the last operation no key may be left.
+really have voted for the lease. A lease must be extended before its end. If an acquire is denied,
+its outcome must match the votes of the instances. No key may remain after the last operation.
 """
 
 import gc
@@ -62,7 +62,7 @@ class Played:
 
     `broken` is the broken rule, or "". `raised` is the exception that ended a client's program, or
     "". `seen` holds the observations. `passed` maps each place to the time (ns) at which a client
-    or server passed the place. The places are sorted by this time.
+    or server passed the place. The keys of `passed` are sorted by this time.
     """
 
     broken: str = ""

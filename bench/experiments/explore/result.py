@@ -149,7 +149,8 @@ class ExploredRow(Section, frozen=True, kw_only=True):
     ]:
         """Return the number of steps in the smallest schedule that breaks the recipe, or None.
 
-        The last entry of a schedule's steps names the broken rule, so this entry does not count.
+        The last entry in the list of steps only names the broken rule, so this entry does not
+        count.
         """
         return len(self.broken.steps) - 1 if self.broken else None
 

@@ -52,8 +52,8 @@ class Place(NamedTuple):
 
 
 class Change(NamedTuple):
-    """A change to the usual course. `what` is the kind of the change, and `for_ns` is its
-    duration.
+    """A change to the usual course of events. `what` is the kind of the change, and `for_ns` is the
+    duration of the change.
     """
 
     what: str
@@ -115,7 +115,8 @@ class Schedule:
 
 
 def lasting(what: str, share: float) -> Change:
-    """Return a change of the kind `what` that lasts for `share` times the TTL."""
+    """Return a change of the kind `what`. The duration of the change is the TTL multiplied by
+    `share`."""
     return Change(what, int(share * TTL_MS * NS_PER_MS))
 
 

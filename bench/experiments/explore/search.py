@@ -122,9 +122,10 @@ def every(
 ) -> Iterator[tuple[Schedule, Played]]:
     """Play `schedule`, and play each schedule with up to `most` additional changes.
 
-    Each schedule is played once. A schedule that breaks a rule gets no further changes. To share
-    the work between processes, the function plays only every `step`-th branch and starts with
-    branch `first`. The function yields `schedule` itself only if `first` is 0.
+    Each schedule is played once. If a schedule breaks a rule, no changes are added to this
+    schedule. Several processes can share the work. For this purpose, the function starts with
+    branch `first`, and plays only every `step`-th branch. The function yields `schedule` itself
+    only if `first` is 0.
     """
     played = play(schedule.setting, schedule.changes.get)
     if first == 0:
@@ -141,8 +142,8 @@ class Hunt(Struct):
     describes a part of the recipe that did not run in virtual time, or is "". If `outside` is not
     "", the verdict on the recipe is "not known". `broken_count` is the number of schedules that
     broke a rule. `broken` is the smallest known schedule that breaks a rule. `counts` holds the
-    number of observations of each kind, but only for lockcore. `rule` is the rule that a replayed
-    schedule broke.
+    number of observations of each kind, but only for lockcore. `rule` is the rule that a schedule
+    broke when it was played again.
     """
 
     played: int = 0
@@ -167,7 +168,8 @@ class Hunt(Struct):
         self.keep(more.broken)
 
     def keep(self, broken: Broken | None) -> None:
-        """Replace the stored broken schedule by `broken` if `broken` has fewer steps."""
+        """Store `broken` if no schedule is stored, or if `broken` has fewer steps than the stored
+        schedule."""
         if broken and (self.broken is None or len(broken.steps) < len(self.broken.steps)):
             self.broken = broken
 
@@ -182,8 +184,8 @@ class Hunt(Struct):
 
 
 def hunt(schedules: Iterable[tuple[Schedule, Played]], first: int = 0) -> Hunt:
-    """Combine the results of the schedules until enough schedules have broken a rule. The first
-    schedule has the number `first`.
+    """Combine the results of `schedules`, and stop when enough schedules have broken a rule. The
+    numbers of the schedules begin with `first`.
     """
     result = Hunt()
     counts = Counter[str]()

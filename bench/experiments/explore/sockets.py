@@ -35,8 +35,8 @@ PORT = 1
 
 
 class Scene:
-    """The state of this module. `servers` holds the servers of the current world, and `worlds` is
-    the number of worlds so far.
+    """The variables of this module. `servers` holds the servers of the current world, and `worlds`
+    is the number of worlds that were created so far.
     """
 
     servers: tuple[SimulatedServer, ...] = ()

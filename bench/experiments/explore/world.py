@@ -2,9 +2,9 @@
 times.
 
 The whole world runs in one real thread and has one clock. Events at the same time happen in the
-order in which they were requested. An `Actor` is one simulated thread of a `Process`. While a
-process is paused, all its events wait. At each place where a schedule may change the course, the
-world calls the function `choose`. If `choose` returns None, the usual course continues.
+order in which they were requested. An `Actor` is one simulated thread of a `Process`. All events of
+a paused process wait until the pause ends. At each place where a schedule may change the course,
+the world calls the function `choose`. If `choose` returns None, the usual course continues.
 """
 
 from collections.abc import Callable, Iterator, Sized
@@ -39,15 +39,15 @@ def places(where: str, who: int) -> Iterator[Place]:
 
 
 def nothing() -> None:
-    """Do nothing. This function is the default listener of an event."""
+    """Do nothing. If an event has no other listener, this function is its listener."""
 
 
 class World:
     """A simulated world: its clock, its planned events, and the observations.
 
-    Until `is_begun` becomes true, the world does not change the usual course of events. The world
-    also does not record which places clients and servers pass. `is_over` becomes true when a rule
-    is broken, a client's program fails, or the world ends.
+    Until `is_begun` becomes true, the world makes no changes, and it does not record which places
+    clients and servers pass. `is_over` becomes true when a rule is broken, a client's program
+    fails, or the world ends.
     """
 
     def __init__(self, choose: Choose) -> None:

@@ -245,7 +245,7 @@ def _load(stage: JudgeStage, seconds: float) -> ContendedLoad:
 
 
 def _course(held: Sequence[HeldSpan]) -> list[CourseStep]:
-    """Return steps that show the grants and releases of the clients that held the lock together."""
+    """Return the grant and the release of each lease in `held` as steps, sorted by time."""
     steps = []
     for number, span in enumerate(held):
         who = chr(ord("A") + number)

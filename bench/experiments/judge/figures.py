@@ -29,8 +29,8 @@ def figures(result: JudgeResult) -> list[Figure]:
 
 
 def _figure(row: JudgedRow, result: JudgeResult) -> Figure | None:
-    """Return the picture of a row's course of events. Return None if the course has no call or is
-    too long.
+    """Return the picture of a row's course of events. Return None if the course of events contains
+    no call, or if it is too long.
     """
     begin = next((n for n, step in enumerate(row.course) if _is_begin(row, step)), None)
     if begin is None or len(row.course) > MOST_MOVES:
@@ -83,7 +83,7 @@ def _holdings(
     """Yield the span of each lease.
 
     A span is bad if too many clients hold the lock at some moment of the span. Only rows about
-    safety have bad spans, because in other rows a client may hold several locks.
+    safety can have bad spans. In other rows, one client may hold several locks.
     """
     # A client of a lock that renews believes that its lease lasts until its release.
     renews = any(figure.name == RENEWAL_EVERY for one in result.rows for figure in one.figures)
@@ -109,9 +109,9 @@ def _held(
 ) -> Iterator[HeldSpan]:
     """Yield the leases in the order of their grants.
 
-    The times of a span are the numbers of steps, because several steps may happen in the same
-    millisecond. If a request does not name a side of a shared lock, it counts as a writer's
-    request.
+    Each span begins and ends at the number of a step, because several steps may happen in the same
+    millisecond. If a request does not name a side of a shared lock, the request counts as a
+    writer's request.
     """
     sides: dict[str, Literal["read", "write"]] = {}
     for number, step in enumerate(steps):

@@ -68,9 +68,7 @@ def judge_rows(
 
 
 def reason_of(row: JudgedRow) -> str:
-    """Return the reason for the verdict on a row. The verdict word of this row is "does not" or
-    "not known".
-    """
+    """Return the reason why the verdict word of a row is "does not" or "not known"."""
     return f"{row.topic}: {row.happened}"
 
 

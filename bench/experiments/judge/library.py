@@ -1,5 +1,5 @@
-"""Defines the data that starts a client. The data consists of the library, the text of the
-library's calls, and a command.
+"""Defines the data that starts a client. The data describes the library, contains the text of each
+library call, and contains the command that starts the client.
 """
 
 from collections.abc import Mapping
@@ -59,8 +59,9 @@ class LibraryWords(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class LibraryDriver:
-    """A library that lockbench can start. The process of `command` reads an order on stdin.
-    `environment` holds environment variables, which are added to those of lockbench.
+    """A library that lockbench can start. The program that `command` starts reads an order on
+    stdin. The program gets the environment variables of lockbench and the variables in
+    `environment`.
     """
 
     library: Library

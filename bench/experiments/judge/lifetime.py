@@ -81,8 +81,8 @@ def _renewals(stage: JudgeStage, ttl_ms: int) -> list[float]:
 def takeover(
     how: str, end: Callable[[JudgeStage, Party], None], *, proxied: bool = False
 ) -> Callable[[JudgeStage], RowFinding]:
-    """Return a function that plays a row. In this row, the function `end` ends the holder of
-    several locks. Then other clients wait for these locks.
+    """Return a function that plays a row. In this row, one client holds several locks, and the
+    function `end` ends this client. Then other clients wait for these locks.
     """
 
     def play(stage: JudgeStage) -> RowFinding:
@@ -127,7 +127,7 @@ def place_ms(stage: JudgeStage) -> float | None:
     """Measure the time (ms) after which a semaphore gives the place of a frozen holder to another
     client. Return None if the time cannot be measured. Frozen holders take all places, and one more
     client waits for a place. The measurement begins before the first request of a holder. So the
-    result is a little longer than the time for which the semaphore keeps a holder's place.
+    result is a little longer than the time for which the semaphore reserves a place.
     """
     ttl_ms = stage.ttl_ms
     if ttl_ms is None or ttl_ms > LONGEST_TTL_MS:
@@ -190,5 +190,5 @@ def freeze(_stage: JudgeStage, party: Party) -> None:
 
 
 def cut(stage: JudgeStage, _party: Party) -> None:
-    """Cut the holder off from the network."""
+    """Disconnect the holder from the network."""
     stage.cut_network()

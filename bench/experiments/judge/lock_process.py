@@ -1,8 +1,8 @@
-"""Runs a judged lock in a process of its own. The process reads the same order and steps as an
-audit driver, and writes the same kind of answers.
+"""Runs a judged lock in a separate process. The process reads an order and steps, and writes
+answers. All these messages have the same form as in an audit driver.
 
 If the process cannot drive the lock in the user's file, the process answers the order with one
-sentence about the reason. The process then exits with code 2.
+sentence that states the reason. The process then exits with code 2.
 """
 
 import traceback

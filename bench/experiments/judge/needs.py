@@ -100,8 +100,8 @@ def optional_of(name: str) -> frozenset[Need]:
 def rows_of(chosen: Collection[str] = (), *, capacity: int, shared: bool) -> list[str]:
     """Return the names of the rows that the judgement of such a lock must have. `chosen` holds the
     rows that the user requested in addition to contention. If `chosen` is empty, all rows are
-    required. If a name in `chosen` is not the name of a row, the result still contains the name.
-    The judgement then lacks a required row.
+    required. If `chosen` contains an unknown name, the result contains this name, too. The
+    judgement then lacks a required row.
     """
     of_other_locks = frozenset[Need]()
     if not shared:

@@ -1,4 +1,4 @@
-"""Makes the plan of a judgement from a lock, the names of rows and the user's options."""
+"""Makes the plan of a judgement. The input is a lock, the names of rows, and the user's options."""
 
 from collections.abc import Sequence
 

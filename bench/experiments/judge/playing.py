@@ -127,8 +127,9 @@ def _waited(stage: StageT, remark: str) -> RowFinding:
 def play_together(
     jobs: Mapping[str, Callable[[], None]], per_core: int, stop: Event, show: Show
 ) -> None:
-    """Run all jobs. A job waits most of the time, so each core runs `per_core` jobs at once. Ctrl-C
-    sets `stop`, which ends the current jobs within a moment.
+    """Run all jobs. A job waits most of the time, so the function runs `per_core` jobs per core at
+    the same time. If the user presses Ctrl-C, the function sets `stop`, and the running jobs end
+    within a moment.
     """
     with ThreadPoolExecutor(per_core * len(os.sched_getaffinity(0))) as pool:
         begun = {pool.submit(job): name for name, job in jobs.items()}

@@ -26,9 +26,9 @@ CALLER = "what one caller may do"
 class RowFinding:
     """The result of one play of a row.
 
-    `wrong` describes the fault, or is "" if there was no fault. `remark` is an observation, or the
-    message that the caller got. `tested` is the number of leases during which another process asked
-    for the lock. `holders` are the leases at the worst moment of a load.
+    `wrong` describes the fault, or is "" if there was no fault. `remark` describes an observation,
+    or it is the message that the caller got. `tested` is the number of leases during which another
+    process asked for the lock. `holders` are the leases at the worst moment of a load.
     """
 
     wrong: str = ""
@@ -47,7 +47,7 @@ class OutlivedError(UnmetError):
 
 
 def need(met: object, sentence: str) -> None:
-    """Raise UnmetError with `sentence` if `met` is false."""
+    """Raise UnmetError if `met` is false. The message of the error is `sentence`."""
     if not met:
         raise UnmetError(sentence)
 
@@ -55,9 +55,9 @@ def need(met: object, sentence: str) -> None:
 @dataclass(frozen=True, slots=True)
 class JudgeRow(Generic[Stage_contra]):
     """A row of the judgement. The row needs at least `least` instances. If `is_safety` is true, a
-    fault lets two clients have the lock. If `may_wait` is true, a client is allowed to wait for the
-    end of another client's lease. `about` describes the course of events. `source` names the text
-    that explains why the row matters.
+    fault in this row means that two clients can have the lock at once. If `may_wait` is true, a
+    client is allowed to wait for the end of another client's lease. `about` describes the course of
+    events. `source` names the text that explains why the row matters.
     """
 
     group: str

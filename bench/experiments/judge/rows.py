@@ -1,4 +1,5 @@
-"""Lists the rows by which the judge tests a lock, in the order of the report.
+"""Lists the rows of the judge, in the sequence in which the report shows them. Each row tests a
+lock.
 
 Most rows are schedules, which the audit also plays. The other rows apply only to a user's own lock.
 For example, these rows test contention, renewal, takeover, and servers that refuse commands.

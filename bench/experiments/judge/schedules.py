@@ -197,8 +197,8 @@ def _until_set(stage: Stage, client: Party) -> int:
 
 
 def _steps_to_set(stage: Stage) -> int:
-    """Return the number of requests that a client sends to a quorum, up to and including its SET.
-    Return 1 if the client gave up before the judge could see the SET.
+    """Return the number of requests that a client sends to a quorum from the start of an acquire to
+    its SET. The SET counts, too. Return 1 if the client gave up before the judge could see the SET.
     """
     probe = stage.party()
     try:
@@ -252,8 +252,8 @@ def _expired(stage: Stage) -> Party:
 class Successors:
     """The clients that got the lock after another client's lease had ended. `keys` holds the lock's
     keys at that time. If the lock is a semaphore, `other` is an additional client. The schedule
-    lets `other` ask for a place. The answer shows whether the semaphore has a free place by
-    mistake.
+    lets `other` ask for a place. If `other` gets a place, the semaphore has wrongly made a place
+    free.
     """
 
     holders: Sequence[Party]
@@ -294,10 +294,10 @@ def _taken(stage: Stage, successors: Successors, fault: str) -> str:
     """Return `fault` if a successor has lost the lock. Otherwise return "".
 
     If a successor has lost a mutex, a key of the mutex belongs to another client or is gone. If an
-    instance had no key at first, a new key there does not count, because a late SET may have
-    created it. If a successor has lost its place in a semaphore, the semaphore grants a place to
-    one more client. The semaphore's keys do not show the loss, because a correct release changes
-    these keys, too.
+    instance had no key at first, a new key on this instance does not count, because a late SET may
+    have created the key. If a successor has lost its place in a semaphore, the semaphore grants a
+    place to one more client. The semaphore's keys do not show the loss, because a correct release
+    changes these keys, too.
     """
     first = successors.holders[0]
     if successors.other is not None:

@@ -1,9 +1,9 @@
 """Tests a lock in virtual time. The finding holds the smallest simulated schedule that breaks the
 lock.
 
-A lock can be simulated only if it is a mutex in Python that sends its commands through redis-py.
-For any other lock, the row states why the lock cannot be simulated. The same seed always gives the
-same schedules.
+A lock can be simulated only if it is a mutex, is written in Python, and sends all commands through
+redis-py. For any other lock, the row states why the lock cannot be simulated. The same seed always
+gives the same schedules.
 """
 
 import os

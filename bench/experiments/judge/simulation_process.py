@@ -1,5 +1,5 @@
-"""Runs the process that plays a judged lock in virtual time. If the search finds a schedule that
-breaks the lock, the answer of the process holds the smallest such schedule.
+"""This module runs in a separate process, which plays a judged lock in virtual time. If the search
+finds a schedule that breaks the lock, the answer of the process holds the smallest such schedule.
 
 The process switches to virtual time before it imports the user's file. The explorer derives all its
 times from one TTL. The explorer's TTL must be the TTL of the judged lock. The process sets the

@@ -122,8 +122,8 @@ class CommandParty(OwnParty):
         super().__init__(*args, **words)
 
     def tell(self, message: object) -> None:
-        """Send a step as a line `acquire NAME` or `release NAME`. Any other step gets the answer
-        `absent`.
+        """Send the step to the command as the line `acquire NAME` or `release NAME`. If `message`
+        is another step, do not send it, and answer with `absent`.
         """
         if isinstance(message, ClientOrder):
             self._acquire = message.side or "acquire"
@@ -297,8 +297,8 @@ class JudgeStage(Stage):
             pipeline.execute()
 
     def add_replicas(self, which: Sequence[int]) -> None:
-        """Start a replica for each of these servers. The replica copies the data of its server
-        once, and is then disconnected from its server.
+        """Start a replica for each of these servers. Each replica copies the data of its server
+        once. Then the replica is disconnected from this server.
         """
         self._replicas = self._places.enter_context(
             start_fleet(len(which), "none", server=self.fleet.server)
@@ -328,9 +328,9 @@ class JudgeStage(Stage):
     # -- its keys ----------------------------------------------------------------------------------
 
     def learn(self) -> None:
-        """Make one client lock and release while no other client runs. This shows which keys a
-        lease creates, and how long the keys live. Raises UsageError if the judge cannot drive the
-        lock.
+        """Make one client lock and release while no other client runs. The judge observes which
+        keys the lease creates, and how long these keys live. Raises UsageError if the judge cannot
+        drive the lock.
         """
         try:
             self._learn()
@@ -382,8 +382,8 @@ class JudgeStage(Stage):
         return sorted(names)
 
     def keys(self) -> list[str | None]:
-        """Return the contents of the lock's keys on each live instance, or None for an instance
-        without such keys.
+        """Return the contents of the lock's keys, with one entry for each live instance. The entry
+        is None if the instance has none of these keys.
         """
         holders: list[str | None] = []
         codes = self.fleet.exit_codes()
@@ -414,7 +414,7 @@ class JudgeStage(Stage):
     def until_lockable(self, patience_s: float) -> bool:
         """Return True when the lock's keys no longer prevent a quorum. Return False if the keys
         still prevent a quorum after the wait. The wait lasts at most half a TTL. During a longer
-        wait, keys could expire, and this would look like a release.
+        wait, keys could expire, and an expired key looks like a released key.
         """
         if self.ttl_ms:
             patience_s = min(patience_s, self.ttl_ms / 2000)

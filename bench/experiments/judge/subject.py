@@ -246,8 +246,8 @@ def _needed(function: Callable[..., object]) -> list[str]:
 
 
 def _held_by(lock: object, text: str) -> object:
-    """If `lock` takes a name, return the object that it returns for a test name. Otherwise return
-    `lock`. The returned object is not locked yet.
+    """If `lock` is a function of a name, call `lock` with a test name and return the result.
+    Otherwise return `lock`. The returned object is not locked yet.
     """
     if inspect.isawaitable(lock) or not callable(lock):
         return lock
@@ -268,7 +268,7 @@ def _is_asynchronous(lock: object, text: str) -> bool:
 
 
 def _driven(lock: object, text: str) -> Lock:
-    """Return the calls for `lock`, which is the object that the user's function made."""
+    """Return the calls that drive `lock`. The user's function made the object `lock`."""
 
     def answers() -> bool:
         return text in ANSWERING

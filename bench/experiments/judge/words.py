@@ -214,7 +214,8 @@ def _limits(result: JudgeResult) -> Iterator[Sentence]:
 
 
 def evidence(result: JudgeResult) -> tuple[Part, ...]:
-    """Return the course of events, step by step, of every row with a fault or without a result."""
+    """Return one part for each row with a fault or without a result. The part shows each step of
+    the row's course of events."""
     return tuple(_course(row) for row in result.rows if row.course)
 
 

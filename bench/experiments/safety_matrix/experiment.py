@@ -5,10 +5,10 @@ The rows of the recipes come before the rows of the claims. If a property must h
 circumstances, simulated schedules test the property, as in `lockbench explore`. The finding names
 the rule that a schedule broke. If a claim needs real time and real clocks, leases.py tests the
 claim on servers that lockbench starts on loopback. If another command measures a claim, the matrix
-names this command. A signal ends the matrix at once. The interrupted row is dropped, and the rows
-before it are judged and stored. After the end of the matrix, no process and no temporary file of
-the matrix remains. Source: the section "Performance, crash recovery and fsync" of "Distributed
-Locks with Redis" in the Redis documentation.
+names this command. A signal ends the matrix at once. The interrupted row is dropped, and all rows
+that ended before the signal are judged and stored. After the end of the matrix, no process and no
+temporary file of the matrix remains. Source: the section "Performance, crash recovery and fsync" of
+"Distributed Locks with Redis" in the Redis documentation.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -97,8 +97,8 @@ def look_at_recipe(recipe: str, setup: RowSetup) -> Finding:
 def look_at_rules(required: Mapping[str, int], setup: RowSetup) -> Finding:
     """Explore lockcore, and return the finding. No schedule may break a rule of lockcore.
 
-    `required` maps the name of an event to a number. The result is known only if the event happened
-    at least this number of times.
+    `required` maps the name of an event to a number. If the event happened fewer times than this
+    number, the result is "not known".
     """
     row, counts = _explored("redlock", setup)
     figures = {
@@ -242,9 +242,9 @@ def look(case: PlannedRow, setup: RowSetup) -> SafetyRow:
     """Test `case`, and return its row. If the verdict is "not known", repeat the test, up to TRIES
     times in all.
 
-    If the test raises an exception of a type in BROKEN_OFF, the verdict on the row is "not known".
-    The function does not catch other exceptions. A complete search of schedules is not repeated,
-    because a second search with the same seed would play the same schedules.
+    BROKEN_OFF holds types of exceptions. If the test raises such an exception, the verdict on the
+    row is "not known". The function does not catch other exceptions. A complete search of schedules
+    is not repeated, because a second search with the same seed would play the same schedules.
     """
     for _ in range(TRIES):
         ended_early = False

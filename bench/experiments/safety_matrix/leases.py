@@ -1,8 +1,8 @@
 """Tests the claims that need real time. A test measures lockcore's Redlock or owner tokens, and
 confirms or refutes the claim.
 
-If two leases are valid at once, the test of any claim reports a violation. Source: the Redlock
-text.
+A test reports a violation if two leases are valid at once, unless the claim says that leases
+overlap. Source: the Redlock text.
 """
 
 import os
@@ -163,7 +163,8 @@ def drift(rates: tuple[float, float], setup: RowSetup) -> Finding:
 
 
 def asked_in_time(rate: float, ttl_ms: int, lived_ms: float) -> bool:
-    """Return whether the next client asked early enough to show an overlap.
+    """Return whether the next client asked for the lock early enough. Only an early request can
+    show an overlap of two leases.
 
     To show an overlap, the next client must get the lock as soon as the key expires. The key
     expires TTL ÷ rate after the grant. If the clock is slow, the key always outlives its lease, so

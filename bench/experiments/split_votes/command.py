@@ -101,8 +101,8 @@ def split_votes(
     seed: int,
     server: str | None,
 ) -> Done[SplitVotesResult]:
-    """Measure how often a split vote occurs, and how long it lasts under each retry policy. In a
-    split vote nobody wins the lock.
+    """Measure how often a split vote occurs, and how long it lasts under each retry policy. A split
+    vote is a vote in which nobody wins the lock.
 
     In the part "calibration", the votes depend only on chance. The rate of split votes in this part
     must be within 0.05 of the closed form. The part "contention" measures real processes. The part

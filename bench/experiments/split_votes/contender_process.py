@@ -94,7 +94,7 @@ class Contender:
 
     def _settle(self) -> None:
         """Wait for late replies. The outcome of an attempt may be known before all replies have
-        arrived. Replies to the clean-up of the attempt may also arrive later.
+        arrived. The attempt's clean-up also causes replies, which may arrive later.
         """
         while any(status.pending for status in self._redlock.instances):
             gevent.sleep(LOOK_S)
@@ -114,8 +114,8 @@ class Contender:
 # All contenders must start within microseconds of each other, and a sleep often ends late. So a
 # contender sleeps until shortly before its start and then reads the clock in a loop.
 def _sleep_until(due_ns: int) -> None:
-    """Wait until `due_ns`. The function sleeps until shortly before `due_ns`, and then reads the
-    clock in a loop.
+    """Wait until `due_ns`. The function first sleeps until a short time before `due_ns`. Then the
+    function reads the clock in a loop.
     """
     while (left_ns := due_ns - monotonic_ns() - SPIN_NS) > 0:
         time.sleep(left_ns / NS_PER_S)

@@ -2,9 +2,9 @@
 
 Each contender is one process, which takes part in all trials. The experiment sends a start time in
 the near future on CLOCK_MONOTONIC. Each contender reads this clock itself and waits until the start
-time. All contenders map one shared integer in memory. The integer is the number of the latest trial
-that a contender has won. The other contenders read this integer to know when to stop. The winner
-never releases its lease, so a trial has one grant. Each trial has its own resource, and the leases
+time. All contenders share one integer in mapped memory. The integer is the number of the latest
+trial with a winner. The other contenders read this integer to know when to stop. The winner never
+releases its lease, so a trial has one grant. Each trial has its own resource, and the leases
 expire. Source: mmap(2). On the platforms of Redis, an aligned 64-bit store is never torn.
 """
 

@@ -125,9 +125,9 @@ class Driver(ExitStack):
     chance.
 
     The driver has one connection to each instance. A round has K · N SETs, one for each pair of
-    contender and instance. The driver puts all SETs into a uniformly random order. The driver keeps
-    this order when it sends each SET to its instance. So each contender gets an instance's vote
-    with probability 1/K, as in the closed form.
+    contender and instance. The driver puts all SETs into a uniformly random sequence. Each instance
+    gets its SETs in this sequence. So each contender gets an instance's vote with probability 1/K,
+    as in the closed form.
     """
 
     def __init__(self, urls: Sequence[str], key_prefix: str) -> None:

@@ -85,7 +85,7 @@ def ending_of(attempts: Attempts) -> str:
 
 
 def double_grants(attempts: Attempts) -> int:
-    """Return the number of leases in a trial that began during another lease. If the lock is
+    """Return how many leases of a trial began while another lease was valid. If the lock is
     correct, this number is 0.
     """
     doubled = 0
@@ -150,7 +150,8 @@ def _counted(row: ContentionRow, instances: int) -> ContentionRow:
 
 
 def retry_row(contest: Contest, trials: Sequence[Attempts]) -> RetryRow:
-    """Return the row of a contest with retries. The row states the time until a contender wins."""
+    """Return the row of a contest with retries. The row contains the time from the first attempt to
+    the first grant."""
     grants_ns = []
     dead_ns = []
     attempts_made = 0
@@ -221,9 +222,10 @@ def judge_split_votes(
     """Return the verdict of a measurement.
 
     The verdict is "violated" if two leases were valid at once. The verdict is "not known" if
-    servers ended (`losses`), or if a row is unusable. A contention row is unusable if no attempts
-    overlapped after a common start, or if most rounds did not reach a quorum. A retry row is
-    unusable if no trial gave a lease.
+    servers ended (`losses`), or if a row is unusable. A contention row is unusable if all
+    contenders started at once and no attempts overlapped. A contention row is also unusable if, in
+    most of its rounds, fewer instances than a quorum answered. A retry row is unusable if no trial
+    gave a lease.
     """
     faults = sum(row.double_grants for row in (*contention, *retries))
     violated = (

@@ -86,12 +86,12 @@ class SplitVotesPlan(Section, frozen=True, kw_only=True):
 
     @property
     def retried(self) -> list[Contest]:
-        """Return the contests of the section "retries". The sequential order is left out, unless it
-        is the only order.
+        """Return the contests of the section "retries". The contests with sequential requests are
+        left out, unless the plan has no other order.
 
         All contenders start at once. If the contenders ask the instances in random order, most
         rounds have no winner. If the contenders ask the instances in parallel, few rounds have no
-        winner. So contests in parallel order get more trials.
+        winner. So contests with parallel requests get more trials.
         """
         orders = [order for order in self.orders if order != "sequential"] or self.orders
         count = max(RETRY_CONTENDERS, *self.contenders)

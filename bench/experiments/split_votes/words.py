@@ -162,8 +162,8 @@ def _lines(result: SplitVotesResult) -> Iterator[Sentence]:
 
 
 def _advice(rows: Sequence[RetryRow]) -> Iterator[Sentence]:
-    """Yield advice on the best retry policy for each order in which contenders ask the instances.
-    The advice applies to the largest number of contenders.
+    """Yield advice on the best retry policy. There is separate advice for each sequence in which
+    contenders ask the instances. The advice applies to the largest number of contenders.
 
     The comparison includes only policies with a grant in every trial. The function gives advice
     only if the p90 of the best policy is below the p50 of every other policy.
@@ -189,7 +189,7 @@ def _advice(rows: Sequence[RetryRow]) -> Iterator[Sentence]:
 
 
 def suite(result: SplitVotesResult) -> Suite:
-    """Return JUnit cases for the calibration of each K and for the whole verdict."""
+    """Return one JUnit case for each calibration row, and one JUnit case for the whole verdict."""
     cases = [
         Case(
             f"calibration K={row.contenders}",

@@ -41,8 +41,8 @@ class Lock(NamedTuple):
     `acquire` returns an object of the class `refused`. A successful release returns the value
     `released`.
 
-    Only an audit uses the calls below. A call is None if the library does not offer this call. If
-    the extension fails, `extend(held, ttl_ms)` raises an error or returns a false value.
+    Only an audit uses the following calls. A call is None if the library does not offer this call.
+    If the extension fails, `extend(held, ttl_ms)` raises an error or returns a false value.
     `is_held(held)` asks the library whether the caller still holds the lock, and returns the
     answer. `valid_ms(held)` returns the validity that the library stated at the grant.
     `hold(resource, ttl_ms, wait_ms)` returns the library's context manager. `answers()` returns
@@ -84,7 +84,8 @@ def then(result: object, make: Callable[[object], object]) -> object:
 
 
 def at_once(work: Coroutine[object, None, Result]) -> Result:
-    """Run a coroutine that awaits nothing, and return its result."""
+    """Run a coroutine without an event loop, and return its result. The coroutine must never wait
+    for anything."""
     try:
         work.send(None)
     except StopIteration as stop:

@@ -93,8 +93,8 @@ class _Steps:
         return {"ok": await value(self._lock.release(self._held.pop())) is self._lock.released}
 
     async def extend(self, ttl_ms: int) -> StepAnswer:
-        """Extend the newest lock. If the library returns None, the extension counts as
-        successful.
+        """Extend the newest lock. The extension also counts as successful if the library returns
+        None.
         """
         if self._lock.extend is None:
             return ABSENT
