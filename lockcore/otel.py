@@ -314,9 +314,9 @@ class _Exported:
     def forget(self) -> None:
         """Forget all counts so far, because they belong to the parent of this forked child.
 
-        The SDK must forget these counts, too. The SDK has counted samples in our histograms, and it
-        keeps the last collected values of our counters. With delta temporality, the SDK would
-        subtract the parent's values from the child's values.
+        The SDK must also forget its own values. These values are the samples in our histograms and
+        the last collected values of our counters. If the SDK kept these values, it would subtract
+        the parent's values from the child's values (delta temporality).
         """
         for one in (*self.histograms.values(), *self._observables):
             drop_remembered(one)
@@ -341,7 +341,8 @@ class _Exported:
     def _look(self, now_ns: int) -> dict[Point, int]:
         """All points at this moment.
 
-        The counts of several locks add up. An instance counts as voting if it votes in all locks.
+        Each count is the sum of the counts of all locks. An instance counts as voting if it votes
+        in all locks.
         """
         counts = Counter[Point]()
         states = dict[Point, int]()

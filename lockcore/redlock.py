@@ -157,8 +157,8 @@ class _AnyRedlock(Generic[D]):
         """The counts of the retry policy `push`. The result is empty for every other policy.
 
         `wakeups` is the number of turns that this process got from other processes. `polls` is the
-        number of times that this process asked for the holder of a key. If messages of other
-        processes do not reach this process, the result has a third entry.
+        number of times that this process asked for the holder of a key. The result has a third
+        entry if this process does not get the messages of other processes.
         """
         handoff = self._driver.engine.handoff
         if handoff is None:
@@ -183,7 +183,8 @@ class _AnyRedlock(Generic[D]):
         self._driver.engine.observe_every = every
 
     def observe(self, observer: Observer) -> None:
-        """From now on, report all operations to `observer`, and one attempt in `observe_every`.
+        """From now on, report every operation to `observer`. Also report one attempt in
+        `observe_every` to `observer`.
 
         Use either this method or the `observer` argument of `connect`. Raises ValueError when the
         lock has an observer already.
@@ -292,8 +293,8 @@ class Redlock(_AnyRedlock["GreenletDriver | ThreadDriver"]):
     def try_release(self, lease: Lease) -> Outcome:
         """Release the lease, and return the outcome.
 
-        The outcome is RELEASED, GONE (the lease was no longer ours) or UNREACHABLE (too few
-        instances answered).
+        The outcome GONE means that the lease was no longer ours. UNREACHABLE means that too few
+        instances answered. In all other cases the outcome is RELEASED.
         """
         return self._try_release(lease)
 

@@ -38,8 +38,8 @@ class RetryPolicy:
     """The rules for further attempts of an acquire.
 
     `policy` has five values. With `full-jitter`, an acquire waits a random time U(0, window) before
-    each further attempt. With `poll`, an acquire waits in the same way as with `full-jitter`, but
-    the window shrinks during the wait. With `push`, an acquire waits for the message of a release
+    each further attempt. With `poll`, an acquire also waits a random time U(0, window), but the
+    window shrinks during the wait. With `push`, an acquire waits for the message of a release
     (handoff.py). If messages do not reach this process, the acquire polls. With `fixed`, an acquire
     waits for the length of the window, plus or minus 25 %. With each of these four policies, the
     last attempt comes when the wait ends. With `none`, an acquire never tries again, however long
@@ -47,10 +47,10 @@ class RetryPolicy:
 
     `window_ms` ≥ 0 is the window in ms. `attempts` ≥ 1 is the largest number of rounds. If
     `attempts` is None, only `wait_ms` limits the number of rounds. If `retry_unreachable` is True,
-    an acquire also tries again when a quorum was impossible. Full jitter spreads contenders best.
-    In a measurement with 20 contenders, the first grant came after 152 ms with a fixed delay of 200
-    ± 50 ms. With a random delay U(0, 5 ms) the first grant came after 0.9 ms. Choose a window of at
-    least five times the duration of an uncontended acquire.
+    an acquire also tries again after an attempt without a possible quorum. Full jitter spreads
+    contenders best. In a measurement with 20 contenders, the first grant came after 152 ms with a
+    fixed delay of 200 ± 50 ms. With a random delay U(0, 5 ms) the first grant came after 0.9 ms.
+    Choose a window of at least five times the duration of an uncontended acquire.
 
     The window grows after the 200th attempt. Each further attempt makes the window 1 ms longer, up
     to 250 ms. After 200 refusals the holder probably keeps the lock for a long time, so frequent

@@ -4,8 +4,8 @@ Input: an exception and a sentence. Output: a call of `sys.unraisablehook`.
 
 `is_its_own` selects the exceptions that must not reach a caller. The hook's argument is a struct
 that only CPython can create. CPython creates the struct when the callback of a weak reference
-raises an exception. So this file raises the exception in such a callback. If the hook itself
-raises, CPython ignores this.
+raises an exception. So this file raises the exception in the callback of a weak reference. If the
+hook itself raises, CPython ignores this.
 """
 
 import sys
@@ -14,7 +14,8 @@ from typing import Any, Final
 
 
 class _Callback:
-    """Raises `error` once. The hook prints the `repr` of this object above the traceback."""
+    """Raises `error` once. The hook prints the `repr` of this object as a line above the
+    traceback."""
 
     def __init__(self, error: BaseException, sentence: str) -> None:
         self._errors = [error]

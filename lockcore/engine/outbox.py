@@ -51,8 +51,9 @@ class Outbox:
     their replies, and `_shortest_ns` is the shortest timeout of these rounds. `_to_merge` contains
     the releases of the next merged script call, and `_merge_keys` contains their resources.
     `_watched` contains the watched rounds of the batch. `_unstamped` contains the watched rounds
-    that have left the batch but do not have a time of sending yet. `_encode_release` encodes a
-    release for all voters. If the voters need different commands, `_encode_release` is None.
+    that have left the batch, as long as their time of sending is not known. `_encode_release`
+    encodes a release for all voters. If the voters need different commands, `_encode_release` is
+    None.
     """
 
     def __init__(
@@ -111,7 +112,8 @@ class Outbox:
     def add_release(self, round_: ReleaseRound) -> bool:
         """Queue a release for all voters.
 
-        If the voters need different commands, this method queues nothing and returns False.
+        The voters may need different commands. In this case the method queues nothing and returns
+        False.
         """
         won = round_.won
         if self._encode_release is None:
@@ -135,7 +137,8 @@ class Outbox:
         self._want_flush()
 
     def add_for(self, pipe: InstancePipe, data: bytes, awaited: Awaited) -> None:
-        """Queue a command for one instance, behind the present batch. This method sends nothing."""
+        """Queue a command for one instance. The commands of the present batch leave before this
+        command. This method sends nothing."""
         self.spill()
         pipe.queue.append(data)
         pipe.expect(awaited)

@@ -1,14 +1,14 @@
 """This module gives turns to the callers of one Redlock: *waiting callers, releases → the next
 caller that tries*.
 
-Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md. For this reason,
-`Turns` has dictionaries as attributes. `Turns` is not a dictionary itself, because machine code
-would then look up its methods by name.
+Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md. Because of the
+compilation, `Turns` is not a subclass of `dict`, but has dictionaries as attributes. With a
+subclass, machine code would look up the methods by name.
 
 Rules (docs/lockcore/waiting.md): only the keys on the servers decide who holds a lock. The only
-purpose of a line of callers is to avoid commands that the servers would refuse. A caller that
-leaves the line always passes the turn on. If the head cannot reach a quorum, all callers of the
-line get a turn at once. So all callers of the line notice an outage together.
+purpose of a line of callers is to avoid commands that the servers would refuse. If a caller leaves
+the line, the next caller in the line may try. If the head of the line cannot reach a quorum, all
+callers of the line may try at once. So all these callers notice an outage at the same time.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from lockcore.rounds.rounds import Round
 
 
 class Turn(Settled):
-    """One caller's place in a line. A shell waits for a turn in the same way as for a round, but it
-    sends nothing for a turn.
+    """One caller's place in a line. A shell waits for turns and for rounds in the same way, but it
+    sends no commands for a turn.
 
     While the caller is parked, `outcome` is None. The caller is parked until `due_ns` at the
     latest. `has_come` is True if the caller may try for the lock. `poked` is True if the key was
@@ -78,9 +78,9 @@ class Turn(Settled):
 class Absent(Turn):
     """A place in a line. The place belongs to no caller.
 
-    While another process has the turn, this process holds an `Absent` at the head of its line. New
-    callers wait behind the `Absent`. The `Absent` leaves the line when its time is over, or when
-    this process gets the turn back.
+    While a caller of another process has the turn, an `Absent` is the head of the line in this
+    process. New callers wait behind the `Absent`. The `Absent` leaves the line when its time is
+    over, or when a caller of this process may try again.
     """
 
     __slots__ = ()

@@ -36,8 +36,8 @@ NO_WAIT: Final[object] = 0
 def check_whole(name: str, value: object, low: int, high: int) -> None:
     """Check a whole number.
 
-    Raises TypeError if `value` is not a whole number, and ValueError if it is not in `low` …
-    `high`.
+    Raises TypeError if `value` is not a whole number. Raises ValueError if `value` is not in `low`
+    … `high`.
     """
     if not isinstance(value, int) or isinstance(value, bool):
         raise TypeError(f"{name} must be a whole number, not {value!r}")
@@ -48,7 +48,8 @@ def check_whole(name: str, value: object, low: int, high: int) -> None:
 def check_number(name: str, value: object, low: float, high: float) -> None:
     """Check a number.
 
-    Raises TypeError if `value` is not a number, and ValueError if it is not in `low` … `high`.
+    Raises TypeError if `value` is not a number. Raises ValueError if `value` is not in `low` …
+    `high`.
     """
     if not isinstance(value, (int, float)) or isinstance(value, bool):
         raise TypeError(f"{name} must be a number, not {value!r}")

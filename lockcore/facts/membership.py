@@ -87,15 +87,16 @@ MEANINGS = {
 class Hello:
     """The facts about an instance from its handshake.
 
-    `uptime_s` ≥ 0 is in s. `server` is a text such as `valkey 9.1.2`. `run_id` identifies the run
-    of the server, and `identity` names the INFO fields from which `run_id` comes. `replid` is the
-    replication id, or "" if there is none. `started_s` is the time (s) at which the server started,
-    on the clock of the server or of this client. lockcore compares `started_s` only if `identity`
-    is PROCESS. `was_replica` is True if the server was a replica at any time since its start.
-    `tells` is True if the server reports a flush on the connection. If `tells` is False, the client
-    asks the server every second. `hears` is True if the connection brings messages of other
-    processes (handoff.py). `swaps` is the number of database swaps since the start of the server,
-    or since a reset of its statistics. `swaps` is NOT_COUNTED if the server does not count swaps.
+    `uptime_s` ≥ 0 is the age (s) of the server's process. `server` is a text such as `valkey
+    9.1.2`. `run_id` identifies the run of the server, and `identity` names the INFO fields from
+    which `run_id` comes. `replid` is the replication id, or "" if there is none. `started_s` is the
+    time (s) at which the server started, on the clock of the server or of this client. lockcore
+    compares `started_s` only if `identity` is PROCESS. `was_replica` is True if the server was a
+    replica at any time since its start. `tells` is True if the server reports a flush on the
+    connection. If `tells` is False, the client asks the server every second. `hears` is True if the
+    connection brings messages of other processes (handoff.py). `swaps` is the number of database
+    swaps since the start of the server, or since a reset of its statistics. `swaps` is NOT_COUNTED
+    if the server does not count swaps.
     """
 
     run_id: str
@@ -113,7 +114,7 @@ class Hello:
     def is_run_of(self, earlier: Hello) -> bool:
         """True if `earlier` is from the same run of the server.
 
-        The result is False if the server was a replica between the two hellos.
+        If the server was a replica between the two hellos, the result is False.
         """
         own = (self.run_id, self.replid, self.identity)
         same = own == (earlier.run_id, earlier.replid, earlier.identity)
@@ -191,8 +192,9 @@ def abstention_ns(
 class Membership:
     """The state of one instance, and the times of its next changes.
 
-    `until_ns` ends an abstention. At `retry_ns` the client tries a lost instance again. At `ask_ns`
-    the client asks a connected instance for its replication id, if the instance sends no pushes.
+    `until_ns` ends an abstention. At `retry_ns` the client connects to a lost instance again. If a
+    connected instance sends no push messages, the client asks this instance for its replication id
+    at `ask_ns`.
     """
 
     __slots__ = (
@@ -266,7 +268,7 @@ class Membership:
     def lagged(self, reason: str) -> None:
         """Note that the instance is over the lag cap.
 
-        Until the instance has caught up, its votes are ABSENT.
+        The instance votes ABSENT until it has answered all commands.
         """
         if self.state is State.VOTING:
             self.state = State.LAGGING
@@ -279,7 +281,8 @@ class Membership:
             self.reason = ""
 
     def abstained(self, now_ns: int) -> bool:
-        """Return True once when the abstention has ended. From then on the instance votes again."""
+        """If the abstention has just ended, let the instance vote again and return True. In all
+        other cases return False."""
         if self.state is not State.ABSTAINING or now_ns < self.until_ns:
             return False
         self.state = State.VOTING
@@ -299,7 +302,8 @@ class Membership:
 
     @property
     def next_ns(self) -> int:
-        """The time (ns) of the next check, connection or question. FAR_FUTURE_NS means never."""
+        """The time (ns) at which the client next checks the instance, connects to it or asks it a
+        question. FAR_FUTURE_NS means never."""
         state = self.state
         if state is VOTING:
             return self.ask_ns

@@ -36,8 +36,8 @@ class Outcome(Enum):
 
     ACQUIRED, EXTENDED and RELEASED are successes. CONTENDED means that a quorum refused the lock.
     SPLIT_VOTE means that the attempt cannot win, and that it saw no quorum of refusals. UNREACHABLE
-    means that a quorum is impossible. TOO_LATE means that a quorum granted, but the validity ended
-    before the caller had the lease. GONE means that the lease is no longer ours.
+    means that a quorum is impossible. TOO_LATE means that a quorum granted the lock, but the
+    validity ended before the caller had the lease. GONE means that the lease is no longer ours.
     """
 
     ACQUIRED = "acquired"
@@ -239,12 +239,13 @@ class AttemptRecord:
 
     lockcore makes the record once the round has closed and the caller has decided. Times are in ns
     of CLOCK_MONOTONIC. Each tuple has one entry per configured instance. A time of 0 means that the
-    event did not happen. `attempt` is 1 for the first round of an acquire, and `acquire_ns` is the
-    start of the acquire. So attempts on one resource with the same `acquire_ns` belong to one
-    acquire. `validity_ns` is the remaining validity at the caller's decision. A value of 0 or less
-    means that there is no lease. `margin` is the number of granted votes minus the quorum. A lost
-    attempt has a negative margin. `errors` contains the first word of each instance's error reply,
-    or "" for an instance without an error. `errors` is empty if no instance sent an error.
+    event did not happen. `attempt` is the number of the round within its acquire, from 1.
+    `acquire_ns` is the start of the acquire. If two attempts on a resource have the same
+    `acquire_ns`, they belong to the same acquire. `validity_ns` is the remaining validity at the
+    caller's decision. If `validity_ns` is 0 or less, the caller has no lease. `margin` is the
+    number of granted votes minus the quorum. A lost attempt has a negative margin. `errors`
+    contains the first word of each instance's error reply, or "" for an instance without an error.
+    `errors` is empty if no instance sent an error.
     """
 
     resource: str

@@ -144,7 +144,7 @@ class Awaited(Protocol):
 
     @property
     def started_ns(self) -> int:
-        """The time when this object started.
+        """The start of this object, on CLOCK_MONOTONIC (ns).
 
         The lag of a connection is the age of its oldest unanswered object.
         """
@@ -180,10 +180,11 @@ class Settled(Counted):
 class Core:
     """The part of the engine that its components and the woken callers use.
 
-    The callers of the first `woken` objects in `ready` have been woken. `voters` contains the
-    Pipelines that get the batches. `instances` is the number of configured instances. `followed` is
-    True if the queued commands should leave together with the SET of the caller that was just
-    woken. `retired` is True when no more attempts begin.
+    `woken` is a number of objects. The callers of the first `woken` objects in `ready` have already
+    been woken. `voters` contains the Pipelines that get the batches. `instances` is the number of
+    configured instances. `followed` is True if a caller was just woken and will queue a SET. The
+    queued commands should then leave together with this SET. `retired` is True when no more
+    attempts begin.
     """
 
     def __init__(self, instances: int) -> None:
@@ -217,7 +218,8 @@ class Core:
 def next_waiter(engine: Core) -> Any:
     """The waiter to wake now, or None if no caller waits.
 
-    Waiters are woken in the order of `ready`. The woken callers may add more entries to `ready`.
+    The shell wakes the waiters in the order in which `ready` contains them. The woken callers may
+    add more entries to `ready`.
     """
     ready = engine.ready
     woken = engine.woken
@@ -236,7 +238,7 @@ def next_waiter(engine: Core) -> Any:
 def hand_out(engine: Core, wake: Callable[[Any], object]) -> None:
     """Wake the callers of all settled objects.
 
-    If an interrupt ends this call, the other objects stay in `ready`.
+    If an interrupt ends this call, `ready` keeps the objects whose callers have not been woken yet.
     """
     try:
         while (waiter := next_waiter(engine)) is not None:
@@ -249,7 +251,7 @@ def hand_out(engine: Core, wake: Callable[[Any], object]) -> None:
 class Asked:
     """A command to one instance. The command belongs to no round. The reply goes to `listener`.
 
-    If the connection breaks before the reply, `listener` is not called.
+    If the connection breaks before the reply comes, lockcore does not call `listener`.
     """
 
     __slots__ = ("_listener", "started_ns")

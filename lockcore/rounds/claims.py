@@ -94,7 +94,7 @@ class Claims:
         self._middle = (-1, b"")
 
     def terms(self, ttl_ms: int) -> Terms:
-        """The `Terms` of a TTL. A TTL that is not in the table is checked first.
+        """The `Terms` of a TTL. If the table does not contain the TTL, the TTL is checked first.
 
         Raises ValueError or TypeError when the fleet does not grant the TTL.
         """

@@ -1,4 +1,4 @@
-"""Counts the replies to a whole batch together.
+"""Counts the replies to all commands of a batch together.
 
 Input: received bytes that equal the bytes of a perfect answer. Output: the won rounds.
 
@@ -6,13 +6,13 @@ Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.m
 compilation, constants are `Final`, `Flight` has slots, and the common part of rounds is a base
 class (`InFlight`) instead of a Protocol.
 
-Rules (docs/lockcore/rounds.md): a flight counts its rounds while every answer is a success. If an
-instance gives a round another answer, the flight sets this round *apart*. The round then counts its
-own replies (rounds.py). The flight still counts the replies of the other rounds. After a timeout or
-a broken connection, lockcore dissolves the flight. Each round of a dissolved flight counts its own
-replies and begins with the count so far. The votes of a round are the same in three cases: its
-flight counts the replies, the round is apart, or the flight was dissolved. Tests compare the three
-cases.
+Rules (docs/lockcore/rounds.md): a flight counts the replies of its rounds as long as every answer
+is a success. If an instance answers a round without success, the flight sets this round *apart*.
+The round then counts its own replies (rounds.py). The flight still counts the replies of the other
+rounds. After a timeout or a broken connection, lockcore dissolves the flight. Each round of a
+dissolved flight counts its own replies and begins with the count so far. The votes of a round are
+the same in three cases: its flight counts the replies, the round is apart, or the flight was
+dissolved. Tests compare the three cases.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class InFlight(Settled):
 
 
 def _no_answer(success: bytes) -> bytes:
-    """A line that has the length of `success` and that no instance ever sends."""
+    """Make a line that is as long as `success`, but that no instance ever sends."""
     return b"?" * (len(success) - 1) + b"\n"
 
 
@@ -82,8 +82,8 @@ def _no_answer(success: bytes) -> bytes:
 class Flight:
     """A flight contains the rounds of one batch, and counts the replies of these rounds together.
 
-    `done[i]` is the number of replies from instance i, or −1 if the batch was not sent to this
-    instance. `carried` is a number of rounds. A quorum of instances has answered the first
+    `done[i]` is the number of replies from instance i. If the batch was not sent to instance i,
+    `done[i]` is −1. `carried` is a number of rounds. A quorum of instances has answered the first
     `carried` rounds of the batch. `apart` contains the indexes of the rounds that count their own
     replies. `open` is the number of instances that have not sent all replies, or 0 once the flight
     is dissolved.
@@ -153,7 +153,7 @@ class Flight:
 
     @property
     def is_scattered(self) -> bool:
-        """True if the flight should be dissolved, because too many of its rounds are apart."""
+        """True if too many rounds of the flight are apart, so the flight should be dissolved."""
         return len(self.apart) * FEWEST_PER_ONE_APART > len(self.rounds)
 
     def _hand_back(self, rounds: Sequence[InFlight], index: int) -> None:
@@ -168,7 +168,8 @@ class Flight:
             round_.flight = None
 
     def _counts_at(self, index: int) -> tuple[int, int]:
-        """The numbers of answers and of missing answers for the round at `index`."""
+        """Return two numbers for the round at `index`. The first number counts the answers, and the
+        second number counts the missing answers."""
         answered = undecided = 0
         for count in self.done:
             if count > index:
@@ -224,8 +225,8 @@ class MergedReply(InFlight):
     The header is the line `*n` for n parts. The flight compares the header with the expected bytes.
     It counts the line of each part as a reply of its own. An error in place of a part's line is the
     answer to this part only. Any other reply in place of the header is the answer to the whole
-    call. Then no part has an answer, and lockcore sends each part again alone. If the instance can
-    do nothing now, the parts are sent later (owed.py).
+    call. Then no part has an answer, and lockcore sends each part again alone. If the instance
+    cannot run commands now, lockcore sends the parts later (owed.py).
     """
 
     __slots__ = ("engine", "parts", "success")

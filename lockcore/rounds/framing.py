@@ -7,12 +7,13 @@ compilation, the first bytes of replies are `Final` numbers, and no slice of byt
 begins.
 
 Rules: this file reads bytes and never changes them. The parser (hiredis) gets a reply only once the
-reply is whole. So the parser never allocates memory for a length that a header only announces. For
-example, a list of 10⁹ replies is refused after the 13 bytes of its header. This file also refuses
-forms that never appear in a valid reply to lockcore: streamed types, attributes, signs and leading
-zeros in a length, and lists that are nested too deeply. A reply that is too long ends its
-connection, except for a message that another client published. A published message that is too long
-is skipped. Source: the specification of RESP2 and RESP3.
+reply is whole. A header announces the length of its reply. The parser never allocates memory for
+this length before the whole reply is there. For example, this file refuses a list of 10⁹ replies
+after the 13 bytes of its header. This file also refuses forms that never appear in a valid reply to
+lockcore: streamed types, attributes, signs and leading zeros in a length, and lists that are nested
+too deeply. A reply that is too long ends its connection, except for a message that another client
+published. If a published message is too long, lockcore skips it. Source: the specification of RESP2
+and RESP3.
 """
 
 from typing import Final
@@ -139,8 +140,8 @@ class Framing:
     def _check_text(self, data: bytes, start: int, stop: int) -> None:
         """Check that a text is not too long.
 
-        The text ends at `stop`. The last part of a message has a higher limit (LONGEST_MESSAGE),
-        because replies.py skips a message that is too long for a reply.
+        The text ends at `stop`. If a message is too long for a reply, replies.py skips the message.
+        For this reason, the last part of a message has a higher limit (LONGEST_MESSAGE).
         """
         left = sum(self._open) - 1
         if (

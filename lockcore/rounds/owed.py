@@ -8,7 +8,7 @@ compilation, constants are `Final`, and `OwedRelease` has slots.
 Rules: an owed release is a release that an instance did not take. The release is owed until its key
 has expired. The key expires at most max_ttl + drift after lockcore noticed the failure of the
 release. This time does not begin when the caller requests the release, because a delayed process
-may send the SET after this request. The reply to an owed release is no vote in any round. A new
+may send the SET after this request. The reply to an owed release does not count as a vote. A new
 connection gets all owed releases at once. On an open connection, lockcore first pauses and then
 sends one release as a test. The pause begins at 50 ms and doubles up to 2 s. Once the instance
 takes the test release, the other releases follow.
@@ -128,9 +128,9 @@ class OwedRelease:
 class Debts:
     """The owed releases of one instance.
 
-    `due_ns` is the time of the next test release, and `wake` is called with this time. `_put_off`
-    is True if one of the sent releases must be sent again, because the instance answered with an
-    error.
+    `due_ns` is the time of the next test release. When this time is set, `wake` is called with it.
+    `_put_off` is True if one of the sent releases must be sent again, because the instance answered
+    with an error.
     """
 
     __slots__ = (
@@ -190,7 +190,7 @@ class Debts:
             self._send(now_ns)
 
     def tick(self, now_ns: int) -> None:
-        """Send one release as a test, if a test is due."""
+        """If a test is due, send one release as a test."""
         if self.due_ns <= now_ns:
             self.due_ns = FAR_FUTURE_NS
             self.forget(now_ns)

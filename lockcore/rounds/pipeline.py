@@ -1,14 +1,14 @@
 """Assigns the replies of one connection to rounds.
 
-Input: received bytes. Output: each reply, given to the round that waits for it.
+Input: received bytes. Output: replies. Each reply goes to the round that waits for it.
 
 Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md. Because of the
 compilation, constants are `Final`, and the classes on hot paths have slots.
 
 Rules: Redis answers a connection's commands in order. So the awaited replies form a FIFO, and
 commands need no identifiers. A flight compares the received bytes with the bytes that it expects.
-Every other reply is read by replies.py and given to the oldest round. Bytes from one instance never
-affect another instance.
+If the bytes differ, replies.py reads the reply, and the oldest round gets it. Bytes from one
+instance never affect another instance.
 """
 
 from collections.abc import Callable, Sequence
@@ -29,7 +29,7 @@ from lockcore.settings import LagCap
 class Pipeline(InstancePipe):
     """The unanswered commands to one instance.
 
-    The same object serves all connections to the instance, one after the other. `matched` is the
+    If the client connects to the instance again, it keeps the same Pipeline. `matched` is the
     number of received bytes that belong to the oldest flight. `backlog` is the number of bytes that
     the socket did not take at the last send. `heard` is called with each message and the index of
     the instance that brought the message.
@@ -97,7 +97,8 @@ class Pipeline(InstancePipe):
         return rounds
 
     def void_sets(self) -> None:
-        """Make the open SETs of the instance SILENT, because it has forgotten locks.
+        """Count a SILENT vote for each open SET of the instance, because the instance has forgotten
+        locks.
 
         If these SETs still counted, two callers could get this instance's grant for the same lock.
         """
@@ -110,7 +111,8 @@ class Pipeline(InstancePipe):
                 each.silence(self, "FORGOT")
 
     def expect_batch(self, flight: Flight | None, rounds: list[Part]) -> None:
-        """Await the replies of a batch, as one flight or one by one."""
+        """Await the replies of a batch. A flight counts them together, or each round counts its own
+        reply."""
         if flight is None:
             self.pending.extend(rounds)
         else:
@@ -231,7 +233,7 @@ class Pipeline(InstancePipe):
     def over_size(self) -> str:
         """The reason why unanswered commands or unsent bytes exceed the lag cap.
 
-        The reason is "" if both are below the lag cap.
+        The result is "" if both numbers are within the lag cap.
         """
         if self.awaited > self._cap.operations:
             return (
@@ -248,7 +250,7 @@ class Pipeline(InstancePipe):
     def over_age(self, now_ns: int) -> str:
         """The reason why the oldest command exceeds the lag cap.
 
-        The reason is "" if no command is too old.
+        The result is "" if the oldest command is within the lag cap.
         """
         if self.pending and self.pending[0].started_ns < now_ns - self.lag_ns:
             return (
@@ -260,9 +262,9 @@ class Pipeline(InstancePipe):
     def is_silent(self, now_ns: int, limit_ns: int) -> bool:
         """True if the instance has unanswered commands and has answered nothing for `limit_ns`.
 
-        The caller calls this method regularly, and each call compares the received replies with the
-        last call. Only whole replies to commands count. Parts of replies and push messages do not
-        count.
+        This method must be called regularly, because each call compares the number of received
+        bytes with the number at the last call. Only whole replies to commands count. Parts of
+        replies and push messages do not count.
         """
         if not self.pending:
             self._progress = None

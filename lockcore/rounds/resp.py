@@ -8,9 +8,9 @@ compilation, constants are `Final`.
 Rules: each answer to a command of the lock is a single line. An answer is either an error or one of
 the lines in `ANSWERS`. These lines are `+OK`, `$-1`, `:1`, `:0` and `_` (RESP3's form of `$-1`).
 Any other reply is UNEXPECTED, for example `#t`, `,1` or a bulk string `OK`. An UNEXPECTED reply
-grants, refuses and confirms nothing. hiredis parses every other reply, once the reply is whole
-(framing.py). An error is a `ReplyError` value and is never raised. Source: the Redis serialization
-protocol, RESP2 and RESP3.
+grants, refuses and confirms nothing. hiredis parses every reply that is not an answer, as soon as
+this reply is whole (framing.py). An error is a `ReplyError` value and is never raised. Source: the
+Redis serialization protocol, RESP2 and RESP3.
 """
 
 from typing import Final

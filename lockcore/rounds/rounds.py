@@ -324,7 +324,8 @@ class ReleaseRound(Counting):
         self.judge()
 
     def answers(self, dialect: Dialect) -> tuple[object, object]:
-        """Return the reply that means "the key was ours", and the reply that means "it was not"."""
+        """Return two replies. The first reply means that the key was ours, and the second reply
+        means that the key was not ours."""
         return 1, 0
 
     def send_alone(self, pipe: InstancePipe) -> None:
@@ -360,9 +361,9 @@ class ReleaseRound(Counting):
 class ExtendRound(ReleaseRound):
     """Extends the lease of the round `won`. `to` is the `Terms` of the new lease.
 
-    Here the outcome RELEASED means that a quorum extended the key. `timeout_due_ns` is the end of
-    the round's own timeout, or FAR_FUTURE_NS before the round is sent. The round also ends when the
-    lease ends.
+    Here the outcome RELEASED means that a quorum extended the key. `timeout_due_ns` is the time at
+    which the round's own timeout ends. Before the round is sent, `timeout_due_ns` is FAR_FUTURE_NS.
+    The round also ends when the lease ends.
     """
 
     __slots__ = ("script_arguments", "timeout_due_ns", "to")
@@ -376,7 +377,8 @@ class ExtendRound(ReleaseRound):
 
     @property
     def due_ns(self) -> int:
-        """The end of the round: its timeout or the newest lease's end, whichever comes first."""
+        """The time at which the round ends. This is the end of its timeout or the end of the newest
+        lease, whichever comes first."""
         return min(self.timeout_due_ns, self.won.lease_end_ns)
 
     @property

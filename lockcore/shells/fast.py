@@ -5,11 +5,12 @@ An acquire makes a round for a resource. The settled round becomes a lease.
 This file is compiled, so it follows the rules of docs/lockcore/compiled.md. Because of the
 compilation, functions of other modules are stored as attributes.
 
-Rules: most operations do not use the step generator (attempt.py). This file adds no rules for
-locks. If the first attempt brings no lease, the operation continues with the steps of attempt.py.
-One conformance suite tests that both paths behave alike. This file does not wait. The callers wait
-in greenlets/fast.py and tasks/fast.py. The code checks a TTL and a `wait_ms` only if these two
-objects are not the same as in the last check (`NO_WAIT` in arguments.py).
+Rules: attempt.py contains a generator of steps. Most operations do not use this generator, but only
+this file. This file adds no rules for locks. If the first attempt brings no lease, the operation
+continues with the steps of attempt.py. One conformance suite tests that both paths behave alike.
+This file does not wait. The callers wait in greenlets/fast.py and tasks/fast.py. The code checks a
+TTL and a `wait_ms` only if these two objects are not the same as in the last check (`NO_WAIT` in
+arguments.py).
 """
 
 from collections.abc import Callable
@@ -117,7 +118,8 @@ class Shortcut:
         return round_
 
     def release_failed(self, lease: object, error: BaseException) -> None:
-        """Send a release again later (owed.py) if an interrupt may have stopped the first send."""
+        """If an interrupt may have stopped the first send of a release, send the release again
+        later (owed.py)."""
         if not isinstance(error, Exception):
             self._driver.release_interrupted(lease)
         elif not isinstance(error, CannotWaitError):

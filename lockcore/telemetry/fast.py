@@ -91,7 +91,8 @@ class Sink(Protocol):
         acquire was slow or failed."""
 
     def release(self, name: str, lease: Lease, outcome: Outcome, started_ns: int) -> None:
-        """Receive a release. The release is a sample, or it failed."""
+        """Receive a release. The sink gets a release only if the release is a sample or has
+        failed."""
 
     def extend(self, name: str, result: Lease | Denied) -> None:
         """Receive an extension."""
@@ -115,8 +116,8 @@ class Durations:
     def add(self, took_ns: int) -> None:
         """Add one duration.
 
-        The bucket is computed before any number changes, because the thread may be delayed during
-        this computation.
+        The computation of the bucket may delay the thread. So this method computes the bucket first
+        and changes the numbers afterwards.
         """
         cell = took_ns >> _CELL_BITS
         if 0 <= cell < _CELLS:
@@ -197,7 +198,8 @@ class Counts:
             yield row, added, added_ns
 
     def standing(self, now_ns: int) -> tuple[int, int]:
-        """The number of held leases, and the number of expired leases without a release."""
+        """Return two numbers. The first counts the held leases, and the second counts the leases
+        that expired without a release."""
         until = [
             (round_, newest_of(lease).valid_until_ns) for round_, lease in list(self.held.items())
         ]
@@ -358,7 +360,7 @@ class Tallied:
         return self.every
 
     def _one_more(self, now_ns: int) -> None:
-        """Count a sample. If there are 50 samples within a second, halve the share of samples."""
+        """Count a sample. If a second has had 50 samples, halve the share of samples."""
         self._samples += 1
         if self._samples == PER_SECOND or now_ns - self._second_ns > NS_PER_S:
             if now_ns - self._second_ns <= NS_PER_S:

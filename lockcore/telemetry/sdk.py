@@ -84,7 +84,8 @@ def _record_one_by_one(
 def _real(instrument: Any) -> Any:
     """The SDK's own instrument.
 
-    `instrument` is only a proxy if it was made before the provider was set.
+    If `instrument` was made before the provider was set, `instrument` is a proxy of the SDK's
+    instrument.
     """
     return getattr(instrument, "_real_instrument", None) or instrument
 

@@ -49,8 +49,9 @@ class Connections:
 
     A subclass defines the other methods. `_want_flush` is called when a batch begins. `_wake_later`
     makes the loop call `wake` soon. `_watch`, `_watch_writes` and `_unwatch` watch a socket.
-    `_connect_later` runs `shake` in a place where it may block, and then runs `connected` in the
-    loop's thread. `flush` sends the batch. `arm` sets the timer to the next tick.
+    `_connect_later` runs `shake` in a thread or greenlet that may block. After `shake`, it runs
+    `connected` in the loop's thread. `flush` sends the batch. `arm` sets the timer to the next
+    tick.
     """
 
     _want_flush: Callable[[], None]
@@ -185,7 +186,7 @@ class Connections:
     def shut(self) -> None:
         """Close every socket and settle all waits.
 
-        Servers still execute the commands that were already sent.
+        The servers still execute all commands that lockcore has sent before.
         """
         self.closed = True
         self.engine.retire()

@@ -197,7 +197,7 @@ class LoopDriver(Connections):
             self._stay_awake()
 
     def look_again(self) -> bool:
-        """Look for replies of the only instance for a moment (vigil.py).
+        """For a moment, look for replies of the only instance (vigil.py).
 
         Returns False if the loop may sleep.
         """
@@ -283,7 +283,8 @@ class LoopDriver(Connections):
         self._wake_later()
 
     def release_interrupted(self, lease: object) -> None:
-        """Release `lease` again later, because an interrupt may have stopped the release."""
+        """Send the release of `lease` again later, because an interrupt may have stopped the first
+        send."""
         self.interrupted()
         if isinstance(lease, Lease) and isinstance(lease.round, SetRound):
             self.engine.clean_up(lease.round)
@@ -293,7 +294,7 @@ class LoopDriver(Connections):
     def submit(self, round_: Round | Turn) -> None:
         """Queue a round of any kind.
 
-        A turn sends nothing, but the timer fires when the turn is due.
+        If `round_` is a turn, nothing is sent, and the timer fires when the turn is due.
         """
         self.check_usable()
         if isinstance(round_, Turn):

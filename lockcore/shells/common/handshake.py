@@ -107,7 +107,8 @@ def shake(target: InstanceTarget) -> Connected:
 def shaken(target: InstanceTarget) -> Shaken:
     """Call `shake`, and return any failure as a value.
 
-    If an unexpected exception left this function, the instance would count as connecting for ever.
+    If an unexpected error left this function as an exception, lockcore would never connect to the
+    instance again.
     """
     try:
         return shake(target)

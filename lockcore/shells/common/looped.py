@@ -110,7 +110,7 @@ def is_uvloop(loop: asyncio.AbstractEventLoop) -> bool:
 def whole_ms_s(delay_ns: int) -> float:
     """Convert `delay_ns` to s. The result is rounded up to a whole ms.
 
-    In uvloop every delay is a whole number of ms. If a delay were rounded down, the timer would
-    fire early, and the code would have to wait again.
+    The timers of uvloop have a resolution of 1 ms. With a delay that is rounded down, the timer
+    would fire early, and the code would have to wait again.
     """
     return max(0, -(-delay_ns // NS_PER_MS)) / 1000

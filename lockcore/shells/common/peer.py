@@ -112,7 +112,7 @@ def _answer(target: InstanceTarget, question: bytes, end_s: float) -> Peer:
 
 
 def _first_words(peer: socket.socket, end_s: float) -> bytes:
-    """The bytes that a peer sends before this side sends anything.
+    """Return the first bytes that the peer sends while this side sends nothing.
 
     A server in protected mode sends its reason and closes the connection. If the server closes
     before it has read our bytes, its kernel resets the connection, and the reason may be lost. So

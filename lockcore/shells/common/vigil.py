@@ -45,7 +45,7 @@ class Vigil:
         self._until_ns = self._skip = self._misses = 0
 
     def begins(self, awaited: int, now_ns: int) -> bool:
-        """Start or skip a vigil after a send at `now_ns`.
+        """Decide after a send at `now_ns` whether a vigil starts.
 
         `awaited` is the number of missing replies. Returns True if the loop should stay awake from
         now on.

@@ -235,7 +235,7 @@ class ThreadDriver(IoDriver):
     def _taken(self, call: Call, lock: threading.Lock) -> object:
         """Sleep until `call` has a result, and return the result.
 
-        An offered lease that is not valid any more is refused, and the sleep continues.
+        If `call` offers a lease that is not valid any more, refuse the lease and sleep again.
         """
         while True:
             while not lock.acquire(timeout=ALIVE_S):

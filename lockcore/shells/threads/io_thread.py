@@ -61,7 +61,8 @@ class IoDriver(LoopedDriver):
         self._io = 0
 
     def discard(self) -> None:
-        """Close everything. No caller uses this driver yet, and its thread has not started."""
+        """Close everything. The thread of this driver has not started, and no caller uses the
+        driver yet."""
         self._end()
         self._close_bell()
 
