@@ -1,8 +1,8 @@
 """This module builds a board: *panels in rows, variables → the dashboard as the text of a JSON
 file*.
 
-Rules: the panels of one line share 24 columns. This module places each panel, because Grafana's own
-layout needs more than 24 columns.
+Rules: a line of the board has 24 columns for its panels. This module places each panel, because
+Grafana's own layout needs more than 24 columns.
 """
 
 from __future__ import annotations

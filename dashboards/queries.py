@@ -233,8 +233,8 @@ def _quantile(q: float, expr: str) -> str:
 
 
 def mean(name: str) -> Query:
-    """Return a query for the mean of the values in a histogram. At each time, the query uses the
-    values of the last `$__rate_interval`."""
+    """Return a query for the mean of the values in a histogram. The query computes this mean over
+    `$__rate_interval`."""
     upper, lower, native = (summed(grown(name, part)) for part in ("sum", "count", NATIVE))
     return _query(
         name, either(f"{upper} / {lower}", f"histogram_sum({native}) / histogram_count({native})")

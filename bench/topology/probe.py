@@ -285,7 +285,7 @@ def _reason(target: InstanceTarget, error: Exception, *, closer: bool) -> str:
     A server may refuse a connection with one line and then close the connection. The connection
     pool of redis-py drops this line and reports only "Connection not ready". So if `closer` is
     true, this function uses lockcore's code to open a new connection. The code of lockcore reads
-    this line. If the error is a time-out, this function opens no new connection and calls `look`.
+    this line. If the error is a time-out, this function calls `look` and opens no new connection.
     """
     if not closer:
         return str(failure_of(target, error))
@@ -300,7 +300,7 @@ def _reason(target: InstanceTarget, error: Exception, *, closer: bool) -> str:
 
 def denied_names(url: str, *, channels: bool = False) -> str:
     """Return an error text if this user may not use the keys of a run. The text gives the reason
-    and the repair.
+    and a way to repair the problem.
 
     `channels`: if true, the function also checks the channels of a run. The function returns "" if
     the user may use the keys and channels, or if the answer is unknown.
@@ -320,8 +320,8 @@ def _require_names(client: redis.Redis, *, channels: bool) -> None:
     channels of a run. The check writes nothing. The server first checks whether the user may use
     the key. After that, SET with IFEQ writes nothing, because the key does not exist. If the user
     may not call GET or SET at all, the check ignores the error. This error says nothing about the
-    allowed key names. It also does not matter to a recipe that needs neither GET nor SET. The user
-    must be allowed to call PUBLISH, because a lock that publishes always needs PUBLISH.
+    allowed key names. The error also does not matter to a recipe that needs neither GET nor SET.
+    The user must be allowed to call PUBLISH, because a lock that publishes always needs PUBLISH.
     """
     prefix = f"{KEY_PREFIX}{token_hex(8)}:"
     questions = [("GET", f"{prefix}probe"), ("SET", f"{prefix}probe", "x", "IFEQ", "x", "PX", "1")]

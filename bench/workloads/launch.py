@@ -1,5 +1,5 @@
-"""This module runs Locust as a separate process: *a plan → a running Locust process, and later the
-end of this process or the error that ended the run*.
+"""This module runs Locust as a separate process: *a plan → a running Locust process → the end of
+this process, or the error that ended the run*.
 
 Rules
 - This module imports neither Locust nor gevent, because they patch the whole process.

@@ -48,7 +48,7 @@ def place_of(error: BaseException) -> str:
 
     If the traceback contains lines of other code, this function skips the lines of lockbench
     itself. The text names the last of the remaining lines. If the first of these lines is in
-    another file, the text names the first line, too.
+    another file, the text also names this first line.
     """
     frames = extract_tb(error.__traceback__)
     theirs = [frame for frame in frames if not frame.filename.startswith(_OURS)] or frames[-1:]

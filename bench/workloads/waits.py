@@ -88,7 +88,7 @@ class Waits:
             self._kept_until_ns = self._kept_in_all_ns
 
     def _wait_until(self, due_ns: int) -> None:
-        """Sleep until the own time of this process is `due_ns`."""
+        """Sleep until the own time of this process has reached `due_ns`."""
         turns = self.turns
         while (left_ns := due_ns - (turns.own_ns() if turns else monotonic_ns())) > 0:
             gevent.sleep(left_ns / NS_PER_S)

@@ -226,7 +226,7 @@ class Engine(RoundEngine):
         """Send everything that is queued, in one write per connection.
 
         If a connection breaks during this call, the engine may queue more commands for the other
-        connections. This method also sends the additional commands.
+        connections. This method also sends the commands that the engine has queued during the call.
         """
         outbox = self.outbox
         if outbox.flushing:

@@ -283,8 +283,8 @@ class Handoff:
 
         If another program has set the key to an empty string, the key looks free, but every attempt
         fails. So the head counts how often it has found the key free. The head tries at once only
-        the first SOON_FREE times. After that, the head waits until it reads the key again at its
-        regular time. Without this limit, the head would try again and again without a pause.
+        the first SOON_FREE times. After that, the head waits for its next regular read of the key.
+        Without this limit, the head would try again and again without a pause.
         """
         if 2 * values.count(b"") > len(values):
             wait.free_looks += 1
@@ -412,8 +412,8 @@ class Handoff:
     def _add(self, digest: bytes, left: int, others: Sequence[bytes]) -> None:
         """Add waiting processes to the crowd of the resource.
 
-        `left` matters only if this call creates the crowd. Then `left` callers of this process may
-        try before the processes of the crowd.
+        `left`: the number of callers of this process that may try before the crowd. This number
+        matters only if this call creates the crowd.
         """
         crowds = self.crowds
         crowd = self._crowd(digest)

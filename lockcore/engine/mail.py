@@ -81,8 +81,8 @@ class Arrivals:
     def completes(self, message: bytes, index: int) -> bool:
         """Return True if the delivery by instance `index` completes a quorum for the message.
 
-        The result is True only once for each message. A full table is emptied (`Recent`), and after
-        that the result may be True again.
+        The result is True only once for each message. If a table becomes full, all its entries are
+        removed (`Recent`). After that, the result may be True again.
         """
         if message in self._of[index] or message in self._complete:
             return False

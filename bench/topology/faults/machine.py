@@ -183,8 +183,8 @@ def cut_power(
 ) -> tuple[Cut, ...]:
     """Truncate every file of a *dead* instance to the durable part of the file.
 
-    Some bytes after the durable part can also remain. `torn`: the random generator that chooses the
-    number of these bytes. If `torn` is None, only the durable part remains. Raises
+    If `torn` is None, only the durable part remains. Otherwise a random number of bytes after the
+    durable part also remains. `torn`: the generator of this random number. Raises
     EnvironmentNotReadyError if the server synced more files than the ledger can hold. Raises
     OSError if a file cannot be truncated.
     """
