@@ -5,8 +5,8 @@ exit code, and the exit code must not depend on the reader. So a broken pipe is 
 pipe breaks, the descriptor is redirected to /dev/null, and the command ends with the exit code of
 its result.
 
-stderr carries only progress and remarks. If a write to stderr fails for any reason, such as a full
-disk, the text is dropped and the run continues.
+stderr shows only progress and remarks. A write to stderr can fail for any reason, such as a full
+disk. In this case, the stream drops the text, and the run continues.
 """
 
 import io

@@ -2,9 +2,8 @@
 
 On a terminal the lines are redrawn in place, and long lines are wrapped. Without a terminal, a run
 prints a plain line every few seconds. An experiment reports its progress as a text such as
-`schedule: row 3 of 64`. The word before the colon is the name of the current part of the
-experiment. Without a terminal, lockbench prints one line for each part. With --quiet, lockbench
-prints no lines.
+`schedule: row 3 of 64`. The word before the colon names the current part of the experiment. Without
+a terminal, lockbench prints one line for each part. With --quiet, lockbench prints no lines.
 """
 
 import sys
@@ -26,7 +25,7 @@ _GAP = "  "
 class ProgressLine:
     """The display of progress. A caller calls this object with the current progress.
 
-    The object is a context manager, because it must restore the terminal at its end.
+    The object is a context manager. At the end of the context, it restores the terminal.
     """
 
     def __init__(self, *, quiet: bool = False, stream: TextIO | None = None) -> None:
@@ -92,8 +91,9 @@ def block(progress: RunProgress, width: int) -> str:
     """Return all items of the progress as lines for a terminal of `width` columns.
 
     The first line has the phase, the time and the rate. The second line has latencies and outcomes.
-    The third line has the health of the run. If a line is too long, it is wrapped, but never within
-    an item that fits into a line. `width` may be 0, because some terminals report no width.
+    The third line has the health of the run. If a line is too long, the method wraps the line. It
+    never splits an item that fits into a line. `width` may be 0, because some terminals report no
+    width.
     """
     whole = (_GAP.join(item.replace(" ", "\u00a0") for item in items) for items in _lines(progress))
     return "\n".join(

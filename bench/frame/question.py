@@ -1,8 +1,9 @@
 """Defines the class `Question`. A question has a command that measures the answer and displays it.
 
-Each folder below `bench/experiments` exports its questions in `question.py`, and
-`bench/questions.py` lists them. The program receives this list as an argument. Therefore the frame
-and the report work for every question, and no question is named in their code.
+In each folder below `bench/experiments`, the file `question.py` defines the questions of the
+folder. The file `bench/questions.py` lists all questions, and the program receives this list as an
+argument. Therefore the frame and the report work for every question. Their code does not contain
+the name of any question.
 """
 
 from __future__ import annotations
@@ -31,11 +32,11 @@ class Question(Generic[Stored]):
     """One question that lockbench answers.
 
     `name` is the name of the question's command, and also the `kind` of its results. `ask` is the
-    function that measures. The first argument of `ask` is the `Outputs`, and the other arguments
-    are the options of the command. Click decorators on `ask` define these options, and the
-    docstring of `ask` is the help text. The function `answer` returns an object that reads results,
-    judges them again and describes them. The code that describes results is imported only when
-    `answer` is called. The help text ends with `examples` and `note`.
+    function that measures. The first argument of `ask` is an object of the class `Outputs`. The
+    other arguments are the options of the command. Click decorators on `ask` define these options,
+    and the docstring of `ask` is the help text. The function `answer` returns an object that reads
+    results, judges them again and describes them. The code that describes results is imported only
+    when `answer` is called. The help text ends with `examples` and `note`.
     """
 
     name: str

@@ -136,9 +136,9 @@ def _raised(exceptions: Exceptions) -> list[str]:
     """Return a list with one sentence if the recipe raised exceptions too often. Otherwise the list
     is empty.
 
-    If an acquire raises an exception, the run has no record of this acquire, and the caller waits
-    before its next operation. So too many exceptions make the latencies, the shares and the load
-    wrong.
+    There is no record of an acquire that raised an exception. After the exception, the caller also
+    waits before its next operation. Therefore too many exceptions make the latencies, the shares
+    and the load wrong.
     """
     raised = exceptions.raised
     operations = exceptions.operations

@@ -85,9 +85,7 @@ def shown_at(*places: str, kind: type[Section] = Measured) -> list[Metric]:
 
 
 def finite(value: float | None) -> float | None:
-    """Return the value, or `FOREVER_S` if the value is infinite, so that a caller can compute a
-    ratio.
-    """
+    """Return the value, or `FOREVER_S` if the value is infinite. A ratio needs a finite value."""
     return FOREVER_S if value == inf else value
 
 
@@ -353,7 +351,8 @@ def beyond_for_certain(threshold: Threshold, result: Figures) -> bool:
 def _possible_delays(delays: Sequence[Histogram]) -> list[int]:
     """Return the candidates (ns) for the delay that the generator added.
 
-    The candidates are 0, the largest delay, and the quantiles of the delays in steps of 5 %.
+    For each kind of delay, the candidates are the largest delay and the quantiles at 0 %, 5 %, 10 %
+    and so on up to 100 %. The value 0 is also a candidate.
     """
     delays_ns = {0}
     for delay in delays:

@@ -3,9 +3,9 @@
 Rules
 - While users run, the worker sends only its clock readings, one note per second, and Locust's
   statistics.
-- When all workers have finished, this worker adds up its history. It reports how much of the
-  history fits into the budget, and packs the part that the leader chooses (share.py). This work is
-  done in a thread, so that the worker can still answer questions about its clock.
+- When all workers have finished, this worker adds up its history. The worker reports how much of
+  the history fits into the budget, and packs the part that the leader chooses (share.py). A thread
+  does this work, so that the worker can still answer questions about its clock.
 - The leader requests each file in pieces.
 - The worker removes its files when the leader has received the files or refused them. The files are
   also removed if this process is killed.
@@ -63,8 +63,8 @@ class HistoryQuestion(TypedDict, total=False):
 
     `name` is FOLDED, PACKED or the name of a file. In a question about a file, `at` is the offset
     of the requested piece in bytes. In a PACKED question, `at` is the number of buckets that the
-    worker must pack. Only a FOLDED question has the keys `window_ns` and `budget`, which `_folded`
-    explains.
+    worker must pack. Only a FOLDED question has the keys `window_ns` and `budget`. The function
+    `_folded` explains these two keys.
     """
 
     name: str
@@ -119,8 +119,8 @@ class Away:
     def open(self, scenario: Scenario, *, more: bool) -> Path:
         """Make and return a folder for a run of `scenario`.
 
-        After this call, the worker sends every new note in this folder to the leader. If `more` is
-        true, another run may follow.
+        After this call, the worker sends each new note that is stored in this folder to the leader.
+        If `more` is true, another run may follow.
         """
         self._guard = Guard(Path(tempfile.gettempdir()), "lockbench-worker-")
         folder = self._folder = self._guard.folder

@@ -13,7 +13,7 @@ Rules
 - The end of a run has several steps, one after the other. Each step waits for the workers in one
   state. A step is over when no worker is in the state of the step any more. If a worker dies, the
   step no longer waits for this worker, but it still waits for all other workers.
-- HERE and LOST are final states. A message from a worker has no effect if the worker is already
+- The states HERE and LOST are final. A message from a worker has no effect if the worker is already
   HERE or LOST. If the same message arrives a second time, it has no effect. No worker can skip a
   state.
 - If a worker joins after the end has begun, the leader does not wait for this worker.

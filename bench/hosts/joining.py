@@ -1,9 +1,8 @@
-"""Lets a worker process join its leader. The worker waits until a leader answers, then starts
-Locust, and returns Locust's exit code.
+"""Lets a worker process join its leader. The worker waits until a leader answers. Then it starts
+Locust, and at the end it returns Locust's exit code.
 
-Locust starts only after a leader has answered. Without a leader, Locust would try for five minutes
-and print many lines. The worker ends when it receives a signal, or if no leader gives it a run in
-time.
+Without a leader, Locust would try to connect for five minutes and print many lines. The worker ends
+when it receives a signal, or if no leader gives it a run in time.
 """
 
 import os

@@ -97,8 +97,8 @@ logger = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class Host:
-    """The leader's data about one worker: the identity of the worker, the round trips to its clock,
-    its last note and its last answer.
+    """The data that the leader has about one worker. It consists of the worker's identity, the
+    round trips to the worker's clock, the worker's last note and the worker's last answer.
 
     `name` is the unique name of the worker's host (`names_of`).
     """
@@ -141,7 +141,7 @@ class Host:
 
     @property
     def is_settled(self) -> bool:
-        """True if more round trips no longer reduce the error of this clock."""
+        """True if further round trips would not reduce the error of this clock."""
         return len(self.trips) - self.shortest_at >= RECENT
 
     def ahead_ns(self) -> int:
@@ -193,15 +193,15 @@ class Hosts:
         gevent.spawn(self._look)
 
     def begin(self, folder: Path | None) -> None:
-        """Begin a run. `folder` receives the files of the run. It is None if the run will not be
-        judged."""
+        """Begin a run. `folder` receives the files of the run. `folder` is None if the run will not
+        be judged."""
         self._folder = folder
         self.known = {}
         self.sent_away = set()
         self._origin_ns = 0
 
     def note_here(self, node: str, facts: dict[str, object]) -> None:
-        """Note the facts that a worker reports about itself."""
+        """Store the facts that a worker reports about itself."""
         host = self.known.setdefault(node, Host())
         host.pid = int(str(facts["pid"]))
         host.about = str(facts["about"])

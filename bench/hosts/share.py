@@ -1,5 +1,5 @@
-"""The data that a worker on another host sends to its leader: counts of all records, and the packed
-records of some or all resources.
+"""Defines the data that a worker on another host sends to its leader. The data consists of the
+counts of all records, and of the packed records of some or all resources.
 
 - There are `BUCKETS` buckets of resources, and a hash of the resource's number chooses the bucket.
   Every host uses the same hash.
@@ -9,10 +9,10 @@ records of some or all resources.
   not empty. The first bucket contains resource 0. If the load is skewed, resource 0 is the busiest
   resource.
 - In a packed record, each time is stored as the difference from the previous time in the same
-  record. A packed column begins with the first byte of each value. The second byte of each value
-  follows, then the third byte, and so on. zlib then compresses the bytes at level 1. Another format
-  stored the differences between successive records, but its result was not smaller. The budget
-  limits the size of the packed data.
+  record. A packed column begins with the first bytes of all values. After them, it has the second
+  bytes of all values, then the third bytes, and so on. zlib then compresses the bytes at level 1.
+  Another format stored the differences between successive records, but its result was not smaller.
+  The budget limits the size of the packed data.
 - The leader does not trust data from another host. Each block states its size, and the leader
   refuses a larger block. The hosts do not exchange pickled objects.
 """
@@ -78,7 +78,7 @@ def buckets_of(resources: Integers) -> Integers:
 
 
 def budget_per_s() -> float:
-    """Return how many packed bytes one host may send for each second of the run.
+    """Return the budget of one host, in packed bytes per second of the run.
 
     Raises UsageError if the environment variable is not a positive number.
     """
@@ -206,8 +206,8 @@ def pack_here(workdir: Path, who: Who, buckets: int) -> dict[str, int]:
 def unpack_here(path: Path, *, whole: bool) -> None:
     """Unpack a file into the files that the judge reads, and remove the packed file.
 
-    If `whole` is true, the rows cover all resources. Raises ValueError if the file is damaged. In
-    this case, the function keeps the blocks before the damaged block.
+    If `whole` is true, the rows cover all resources. Raises ValueError if the file is damaged. If a
+    block is damaged, the function keeps the blocks before it.
     """
     kind = path.name.partition("-")[0]
     share = "" if whole else ".share"

@@ -1,5 +1,5 @@
-"""The workers of a run on several hosts. This module makes one row for each worker. It also makes
-warnings about missing evidence."""
+"""The workers of a run on several hosts. This module makes one row for each worker. The module also
+writes warnings about missing evidence."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence

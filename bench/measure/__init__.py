@@ -1,4 +1,5 @@
-"""The data of a run: the history of its operations, the statistics, and the file result.json.
+"""The data of a run. It consists of the history of the operations, the statistics, and the file
+result.json.
 
 See README.md of this folder.
 """

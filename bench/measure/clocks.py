@@ -2,9 +2,9 @@
 combines a resource and a time into one key.
 
 - In a round trip, we read our clock, the other host reads its clock, and then we read our clock
-  again. The other host reads its clock between our two readings, so our two readings are bounds
-  (Cristian, "Probabilistic clock synchronization", 1989). These bounds are correct for every
-  network delay. A slow message only moves the bounds further apart.
+  again. The other host reads its clock between our two readings, so our two readings are bounds on
+  our time at that moment (Cristian, "Probabilistic clock synchronization", 1989). These bounds are
+  correct for every network delay. A slow message only moves the bounds further apart.
 - On each host, NTP changes CLOCK_MONOTONIC, but it does not change CLOCK_MONOTONIC_RAW
   (adjtimex(2)). NTP may change our clock more than the other host's clock. Each round trip records
   the difference between the changes of the two clocks, and this module subtracts this difference
@@ -138,8 +138,8 @@ class Clock:
 
     @property
     def grown_ns(self) -> int:
-        """The largest error ε (ns). The largest error may occur at a round trip or between two
-        round trips."""
+        """The largest error ε (ns). This error may occur at a round trip or between two round
+        trips."""
         times = np.concatenate(
             [(part.trips[1:, 1] + part.trips[:-1, 1]) // 2 for part in self._stretches]
         )
@@ -166,8 +166,8 @@ class Clock:
 
         Each operation has a row of times. A time of 0 means that the event did not happen.
 
-        To compute the most likely times, the function adds one number to all times of a row.
-        Therefore the durations between the times of a row stay the same.
+        To compute the most likely times, the function adds the same number to all times of a row.
+        Therefore the durations between the times of a row do not change.
         """
         low, high = self.bounds(times)
         happened = times != 0
@@ -265,7 +265,7 @@ def _step(rows: Integers) -> tuple[int, int] | None:
 # locks. `timelines` chooses a span that includes the first and the last time.
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """A mapping from pairs (resource, time) to int64 keys. A sort of the keys is fast. It sorts the
+    """Maps each pair (resource, time) to an int64 key. A sort of the keys is fast. It sorts the
     pairs by resource, and it sorts the pairs of each resource by time.
 
     For two keys of the same resource, the difference between the keys is the difference between the
@@ -289,7 +289,8 @@ def timelines(
     mask or a slice that selects the rows of the timeline's resources.
 
     `extent_ns` consists of the earliest time and the latest time that the timelines must accept. If
-    the keys of a single timeline would exceed `key_limit`, the function yields several timelines.
+    the keys of a single timeline would be larger than `key_limit`, the function yields several
+    timelines.
     """
     if not len(resources):
         return

@@ -1,18 +1,18 @@
 """Compares a stored result with the result that follows from its sections. A difference shows that
-the data of the stored result does not support the stored result.
+the stored data does not support the stored verdict or a stored figure.
 
 Rules
-- Each lockbench command that writes results has its own function to judge its results. The function
+- Each lockbench command that writes results has a function that judges these results. The function
   computes the verdict, and it computes every section that follows from other sections. The command
   calls this function when it writes a result. Code that reads the result calls the same function.
   Therefore the writer and the reader get the same verdict.
 - This module compares words, counts and figures. It does not compare sentences, because a later
   version of lockbench may phrase the sentences differently.
-- Two figures are equal if they differ by at most 1e-9 of their size. The order in which numbers are
-  added can cause a difference of this size.
+- Two figures count as equal if the difference is at most 1e-9, or at most 1e-9 times the larger
+  figure. The order in which numbers are added can cause a difference of this size.
 - If the verdict is not a pass, this module compares only the word, the status and the exit code of
-  the verdict. All other figures of such a result may differ, because an older version of lockbench
-  may have computed them. Outputs show the newly computed figures.
+  the verdict. All other figures of this result may differ, because an older version of lockbench
+  may have computed these figures. Outputs show the newly computed figures.
 """
 
 from collections.abc import Iterator, Mapping

@@ -60,8 +60,9 @@ def conclude_rows(
 
     `rows` has a word and a sentence for each row. A row counts only if its word is one of the four
     words of `RowWord`. For example, a skipped row does not count. A good verdict needs at least
-    `least` rows with the word "as expected". A good verdict also needs the evidence in `also`.
-    `interrupted` is a sentence about the work that Ctrl-C left undone, or "".
+    `least` rows with the word "as expected". A good verdict also needs the evidence in `also`. If
+    Ctrl-C interrupted the command, `interrupted` is a sentence about the work that was not done.
+    Otherwise `interrupted` is "".
     """
     bad = (VIOLATED, NOT_SHOWN, NOT_KNOWN)
     reasons = {

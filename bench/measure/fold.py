@@ -6,8 +6,8 @@ workers.
   every return that happened in the window, even if the operation began before the window.
 - A hand-off needs two operations. All other figures are sums over single operations. Therefore a
   worker on another host can `count` its own operations, but it cannot count hand-offs. The leader
-  adds up the counts of all workers, and this sum is exact. Then the leader adds the hand-offs from
-  the records that it has received.
+  adds up the counts of all workers, and this sum is exact. In addition, the leader computes the
+  hand-offs from the records that it has received.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -78,8 +78,8 @@ class Fold:
     """The sums over one run.
 
     `window` is the measured time. `due` is how many operations the schedule of an open loop starts.
-    `cut` is true if the run ended early. The `sums` of two folds can be merged under two
-    conditions: no operation is in both folds, and both windows have the same length.
+    `cut` is true if the run ended early. The `sums` of two folds can be merged if no operation is
+    in both folds and both windows have the same length.
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class Fold:
     # records that it received. The leader must not call `add` for received records, because their
     # hosts have already counted them.
     def count(self, records: Records) -> None:
-        """Add all figures of these records except the hand-offs. The records may be any selection
+        """Add these records to all figures except the hand-offs. The records may be any selection
         of the history."""
         window = self._window
         sums = self.sums
@@ -334,7 +334,8 @@ def fold(
 
 
 def _encoded(histograms: Mapping[str, Histogram], reports: Sequence[WorkerNote]) -> dict[str, str]:
-    """Return the histograms of a result as text: latencies, lags and reply times."""
+    """Return the encoded histograms of a result. They are the histograms of latencies, lags and
+    reply times."""
     names = (*LATENCIES, "scheduler_lag", "timer_lateness")
     encoded = {name: histograms[name].encode() for name in names}
     for index, one in enumerate(workers.replies(reports)):

@@ -1,5 +1,5 @@
-"""Finds gaps and pauses, which are times in which a load process did not run. This module also
-finds the acquires that were affected by a gap or a pause.
+"""Finds gaps and pauses. In a gap or a pause, a load process did not run. This module also finds
+the acquires that were affected by a gap or a pause.
 
 Rules
 - A process is away if it does not run and does not wait for a core. For example, the process is
@@ -11,22 +11,22 @@ Rules
   which the process did not run.
 - A run is INVALID if one process was away for more than `MOST_SHARE` of the measured window. The
   rates and latencies of such a run depend on how long the process was away, so they do not describe
-  the lock. If the process was away for at most `MOST_SHARE` of the window, the gap does not make
-  the run INVALID, and the rates exclude the lost time.
-- An acquire touches a gap if the two overlap. After a gap, the load process first starts the
-  operations that were due in the gap. Therefore the time after the gap also counts, and this time
-  is as long as the gap. An acquire that was due in this time also touches the gap. The duration of
-  an acquire that touches a gap does not describe the lock. A gap of one process can touch the
-  acquires of all processes, because the stopped process may have held the lock.
+  the lock. If every process was away for at most `MOST_SHARE` of the window, the run is not INVALID
+  because of gaps. In this case, the rates exclude the lost time.
+- An acquire touches a gap if the acquire and the gap overlap. After a gap, the load process first
+  starts the operations that were due in the gap. These operations delay other operations. Therefore
+  an acquire also touches the gap if it was due in the time after the gap. This time is as long as
+  the gap. The duration of an acquire that touches a gap does not describe the lock. A gap of one
+  process can touch the acquires of all processes, because the stopped process may have held the
+  lock.
 - Some kernels do not count how long a process waits for a core (no /proc/<pid>/schedstat). On such
   a kernel, lockbench cannot distinguish a wait for a core from a stop. Therefore it counts a time
   as a gap only if this time is at least `UNTOLD_NS`.
 - A pause is a time of at least `PAUSE_NS` in which a process had work but did not run. During a
   pause, the process is away, or it waits for a core. A busy machine has many pauses, but they never
-  make a run INVALID. Pauses show how much latency the machine added. An acquire that touched a
-  pause is counted in a separate histogram of the result. There are several histograms, and the
-  longest pause that the acquire touched decides which histogram counts it. `lockbench capacity`
-  reads these histograms.
+  make a run INVALID. Pauses show how much latency the machine added. The result has separate
+  histograms for acquires that touched a pause. The longest pause that an acquire touched decides
+  which of these histograms counts the acquire. `lockbench capacity` reads these histograms.
 """
 
 import os
@@ -179,7 +179,7 @@ def with_gaps(
     """Return the sections of a run, corrected for its gaps.
 
     `away` has two counts. `operations` is the number of acquires that touched a gap. `failures` is
-    the number of those acquires that failed.
+    the number of acquires that touched a gap and failed.
     """
     lost = lost_in(gaps, window)
     if not lost or window.span_ns <= 0:

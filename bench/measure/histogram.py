@@ -1,10 +1,10 @@
-"""Histograms with HDR buckets, and sums of counts. Several processes can each compute the
+"""Defines histograms with HDR buckets, and sums of counts. Several processes can each compute the
 histograms and sums for a part of a run. Another process can then merge these histograms and sums.
 
 - A histogram covers 1 ns to one hour at three significant digits. The buckets, the rules for a
   merge and the V2 encoding are the same as in Gil Tene's HdrHistogram. HdrHistogram's function
-  `getCountsArrayIndex` handles one value, and `bucket_indices` does the same for a whole array. The
-  count, the sum and the maximum are stored separately and are exact.
+  `getCountsArrayIndex` returns the bucket of one value. Here, `bucket_indices` returns the buckets
+  of all values of an array. The count, the sum and the maximum are stored separately and are exact.
 - A percentile is None if fewer than ten samples are beyond the percentile, because fewer samples
   prove nothing. The samples of failed operations are infinitely long. If at least ten operations
   failed, a percentile can be infinite.
@@ -129,7 +129,7 @@ class Histogram:
 
     @classmethod
     def decode(cls, text: str, sum_ns: int | None = None, max_ns: int | None = None) -> Self:
-        """Read the text that `encode` wrote.
+        """Return the histogram that `encode` has turned into the text `text`.
 
         The counts of the result are exact. If `sum_ns` or `max_ns` is None, the sum or the maximum
         is computed from the buckets and has only three digits. Raises ValueError if the text is not

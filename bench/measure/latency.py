@@ -5,8 +5,8 @@ The fields of `Latencies` explain each duration. `over_time` divides the measure
 time slices. There are at most 60 slices, and each slice lasts about 0.1 s or longer. `over_time`
 also divides the warm-up into slices, which are as long as the slices of the window. An operation
 belongs to the slice that contains its intended start. Therefore the counts of the window's slices
-add up to `outcomes`. The field `granted` is an exception, because it counts a lease in the slice in
-which the acquire returned.
+add up to `outcomes`. The field `granted` is an exception. It counts a lease in the slice that
+contains the return of the acquire.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence

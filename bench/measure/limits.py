@@ -2,9 +2,10 @@
 two readings of the kernel's counters.
 
 The cgroup of a container may have a CPU quota. When the quota of a period is used up, the kernel
-stops all threads of the container until the next period (throttling). A virtual machine loses CPU
-time to its neighbours (steal). A closed laptop or a paused virtual machine stops completely
-(suspend). The figures of the load do not show throttling, steal or suspend.
+stops all threads of the container until the next period (throttling). Other virtual machines on the
+same host can take CPU time from a virtual machine (steal). A closed laptop or a paused virtual
+machine stops completely (suspend). The figures of the load do not show throttling, steal or
+suspend.
 
 If a counter cannot be read, its value is None and never 0. The process's cgroup and each cgroup
 above it may have a quota. This module uses the lowest of these quotas. The figures about throttling
@@ -243,8 +244,8 @@ def _throttled(group: Path) -> tuple[int, int, int]:
 
 
 def _cpu_ticks(root: Path) -> tuple[int | None, int | None]:
-    """Return two sums over all cores: the ticks of the CPU state steal, and the ticks of all CPU
-    states."""
+    """Return two sums over all cores. The first sum is the ticks of the CPU state steal. The second
+    sum is the ticks of all CPU states."""
     first = next(iter(_lines(root / "proc/stat")), "")
     try:
         # The columns: user nice system idle iowait irq softirq steal.

@@ -134,8 +134,7 @@ def count_acquires(records: Records) -> Counts:
 
 
 def count_releases(records: Records) -> Counts:
-    """Return how many releases had each outcome. The result does not count operations without a
-    release."""
+    """Return how many releases had each outcome. An operation without a release is not counted."""
     return _count(records.outcome >> 8, RELEASE_OUTCOMES)
 
 

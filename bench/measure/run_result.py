@@ -561,7 +561,7 @@ class RunFigures(Document, frozen=True, kw_only=True):
 
 
 class RunResult(RunFigures, frozen=True, kw_only=True):
-    """One run with its figures, and with facts that show whether to trust the figures."""
+    """One run with its figures, and with facts that show whether the figures can be trusted."""
 
     instances: Annotated[tuple[InstanceReport, ...], says("state and figures of each instance")]
     generator: Annotated[GeneratorHealth, says("whether the load was as requested")]

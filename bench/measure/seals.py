@@ -2,10 +2,10 @@
 contains a checksum for each block. A reader uses the checksums to detect changed rows.
 
 Rules
-- To seal a block means to store its checksum. The writer seals each block once: when the block is
-  full, when its file is full, or when the writer closes. If the writer is killed, some rows stay
-  unsealed. The run then ended early, so readers do not report the unsealed rows as damaged. If the
-  writer closed normally, all rows are sealed.
+- To seal a block means to store its checksum. The writer seals each block only once. It seals a
+  block when the block is full, when the file of the block is full, or when the writer closes. If
+  the writer is killed, some rows stay unsealed. The run then ended early, so readers do not report
+  the unsealed rows as damaged. If the writer closed normally, all rows are sealed.
 - The checksum does not include the votes of a record, because votes may arrive after the block is
   sealed. No verdict depends on votes.
 - The checksum is zlib's CRC-32 (RFC 1952). This checksum detects every change of a single bit. The
@@ -120,8 +120,8 @@ def check(
     written: NDArray[np.bool_],
     without: int = -1,
 ) -> tuple[NDArray[np.bool_], int]:
-    """Return a mask of the `rows` that are in a block with a wrong checksum. Also return how many
-    complete rows do not belong to any block.
+    """Return a mask of the `rows` that are in a block with a wrong checksum. The second return
+    value is the number of complete rows that do not belong to any block.
 
     `first` is the number of the first row. `written` is a mask of the complete rows.
     """

@@ -4,9 +4,9 @@ reasons for this word.
 - If there are reasons for a BAD word and reasons for an UNKNOWN word, the verdict is the BAD word.
   One certain case is a sufficient reason for a BAD word. The verdict is a GOOD word only if there
   is enough evidence and there is no reason for another word.
-- Only the function `conclude` chooses the verdict. It also chooses the exit code. If there are
-  reasons for several words, `conclude` compares the exit codes of these words. It chooses the exit
-  code that is first in the sequence 130, 2, 3, 5, 1, 4, 0.
+- Only the function `conclude` chooses the verdict. The same function chooses the exit code. If
+  there are reasons for several words, `conclude` compares the exit codes of these words. It chooses
+  the exit code that is first in the sequence 130, 2, 3, 5, 1, 4, 0.
 - `WORDS` contains all words, and `make schemas` generates the table in README.md from it.
 """
 
@@ -279,7 +279,7 @@ WORDS: Mapping[str, tuple[Word, ...]] = {
 
 def worst_code(codes: Iterable[int]) -> int:
     """Return the exit code for several runs. `codes` contains the exit code of each run. The result
-    is the one of these codes that comes first in `_PRECEDENCE`."""
+    is the code that comes first in `_PRECEDENCE`."""
     return min(codes, key=_PRECEDENCE.index)
 
 

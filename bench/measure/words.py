@@ -31,8 +31,8 @@ Rules
   unit in ms.
 - If a field is itself a section, `shown` can select fields of this section. For example,
   `table:p50,p99` means that the table shows the fields p50 and p99 of the section. The labels of
-  these fields begin with the label of the section. So two fields can have the same type, and
-  outputs can show different parts of each.
+  these fields begin with the label of the section. Therefore outputs can show different parts of
+  two fields that have the same type.
 """
 
 import re
@@ -62,7 +62,7 @@ _UNIT = re.compile(r"(?:^|_)(per_s|us|ms|s|ratio)(?=$|_per_)")
 
 
 class Words(TypedDict, total=False):
-    """The metadata that a field can have in addition to its sentence.
+    """The metadata of a field, without its sentence. Each item is optional.
 
     `label` is the name that every output shows. `unit` is the unit of the field, and it is needed
     only if the field's name does not end in the unit. `shown` lists the places that show the field,
@@ -91,7 +91,7 @@ class Field:
     show the field. A section can choose places for its own fields, as in `shown="table:p50,p99"`.
     If a section has chosen places for this field, `named` lists these places, and `outer_label` is
     the label of the section. `is_whole` is true if the value of the field is always a whole number.
-    `is_share` is true if the value lies between 0 and 1. If `higher_is_better` is true, a larger
+    `is_share` is true if the value lies between 0 and 1. `higher_is_better` is true if a larger
     value is better in a comparison.
     """
 

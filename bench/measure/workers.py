@@ -6,10 +6,10 @@ If a worker never reported its end, a warning names the worker. The verdict on t
 depends on the figures of the generator and on the durations of the acquires. Besides VALID, there
 are three verdicts.
 - INVALID means that all figures are worthless. A run in open loop is INVALID if fewer than 99 % of
-  the scheduled operations were started. A run in closed loop with at least 8 users is INVALID if
-  Little's ratio is outside 0.95…1.05. By Little's law, L = λ·W must be equal to the number of
-  users. A run is also INVALID if a worker was lost, because the operations of this worker are then
-  unknown.
+  the scheduled operations were started. Little's law says that λ·W is equal to the number of users
+  L. Little's ratio is λ·W ÷ L. A run in closed loop with at least 8 users is INVALID if Little's
+  ratio is outside 0.95…1.05. A run is also INVALID if a worker was lost, because the operations of
+  this worker are then unknown.
 - LATE means that latencies are upper bounds. In an open loop, a run is LATE if the timer's lateness
   is more than 10 % of the acquire duration. In an open or closed loop, a run is LATE if the
   scheduler's lag is more than half of the acquire duration. In both comparisons, lockbench compares
@@ -160,8 +160,8 @@ def write_note(workdir: Path, note: WorkerNote) -> None:
 def read_workers(workdir: Path) -> list[WorkerNote]:
     """Return the notes of all workers, ordered by worker index.
 
-    Workers replace their notes atomically, so reading during a run is safe. Unreadable notes are
-    left out (see `torn_notes`).
+    Workers replace their notes atomically, so reading during a run is safe. The result does not
+    contain unreadable notes (see `torn_notes`).
     """
     notes = []
     for path in workdir.glob("worker-*.json"):
@@ -214,7 +214,7 @@ def cpu_ratio(notes: Sequence[WorkerNote]) -> float | None:
 
 
 def merged(encoded: Iterable[str]) -> Histogram:
-    """Return the sum of encoded histograms. The text "" counts as an empty histogram."""
+    """Decode the histograms and return their sum. The text "" counts as an empty histogram."""
     return Histogram.merged(Histogram.decode(text) for text in encoded if text)
 
 

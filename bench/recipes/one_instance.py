@@ -54,7 +54,7 @@ class _Unchecked(PlainRecipe):
 
 
 class GetSet(_Unchecked):
-    """A lock that uses two commands where one atomic command is needed.
+    """A lock that uses two commands instead of one atomic command.
 
     This lock is flawed on purpose. Do not copy it.
     """
@@ -399,8 +399,8 @@ class Backoff(PlainRecipe):
 
 
 class Watchdog(PlainRecipe):
-    """A lock with a thread that renews all leases of a client until the leases are released. Under
-    gevent, the thread is a greenlet.
+    """A lock with a thread that renews all leases of a client until the leases are released. If
+    gevent has patched threading, the thread is a greenlet.
 
     The thread renews each lease three times per TTL. A renewal succeeds only if the client still
     owns the key, and then it extends `valid_until_ns` of the lease.

@@ -5,8 +5,8 @@ Rules
 - The recipes use redis-py in the usual way, but without its retries. A retried SET NX can be
   refused because the first try succeeded and only its reply was lost. The recipe would then treat
   its own lock as the lock of another caller.
-- The default retry policy is the policy of lockcore, but a recipe may have its own policy. If a
-  recipe has a TTL, it computes the validity and the drift like lockcore.
+- The default retry policy is the policy of lockcore, but a recipe may have its own policy. A recipe
+  with a TTL computes the validity and the drift in the same way as lockcore.
 - If a command fails, the outcome of the attempt is UNREACHABLE. The base class does not clean up
   after such an attempt, but a recipe may clean up.
 """
@@ -60,8 +60,8 @@ class PlainInstance:
     """A pool of connections to one server. All callers share the pool. For each command, a caller
     takes a connection from the pool.
 
-    `trouble` is the exception of lockcore or redis-py that shows why the last command failed. It is
-    None while the server answers.
+    `trouble` is the exception of lockcore or redis-py that shows why the last command failed. If
+    the last command did not fail, `trouble` is None.
     """
 
     def __init__(self, index: int, url: str, settings: RecipeSettings) -> None:
@@ -234,7 +234,7 @@ class PlainRecipe:
 
     def give_back(self, lease: Lease) -> Outcome:
         """Release the lease and return RELEASED or GONE. This method never deletes another caller's
-        lock, but the method of a flawed recipe may do so.
+        lock. In a flawed recipe, the method may delete another caller's lock.
 
         Raises RedisError.
         """

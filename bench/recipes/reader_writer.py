@@ -99,8 +99,8 @@ class ReaderWriter(SetNxLuaRecipe):
 
 
 class ReaderWriterLate(ReaderWriter):
-    """A lock for readers and writers. A writer first checks for holders, and it sets its key with a
-    second command.
+    """A lock for readers and writers. With the first command, a writer checks for holders. With the
+    second command, it sets its key.
 
     This lock is flawed on purpose. Do not copy it.
     """

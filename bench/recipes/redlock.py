@@ -150,8 +150,8 @@ def _paused(lock: Redlock, reach: Reach) -> tuple[Acquire, Release]:
 
 
 class RedlockSequential(PlainRecipe):
-    """A Redlock that asks N instances one after the other. It asks the next instance after the
-    reply of the previous instance."""
+    """A Redlock that asks N instances one after the other. It waits for the reply of each instance
+    before it asks the next instance."""
 
     about = About(
         how="Redlock through redis-py: one instance after another, always in the same order",
