@@ -3,12 +3,12 @@
 Pure. Input: URLs and any text. Output: the text with `***` in place of each secret.
 
 Rules: this is the only mask of the project. lockbench masks every text that contains words of a
-library, a server or a user before it shows the text. Four parts of a URL are secret: its password,
-a single word before the @, any other text in place of a port or database number, and every option
-that is not on the list of harmless options. The mask hides a secret in every form in which a text
-may quote it. The mask also finds a secret that is percent-decoded, or that Python, JSON or HTML has
-escaped. The mask even finds a secret whose end is cut off. If a URL has two possible readings, the
-mask uses the reading that hides more.
+library, a server or a user before it shows the text. The password of a URL is secret. A single word
+before the @ is also secret. If another text replaces the port or the database number, this text is
+secret. Every option that is not on the list of harmless options is secret. The mask hides a secret
+in every form in which a text may quote it. The mask also finds a percent-decoded secret, and a
+secret that Python, JSON or HTML has escaped. The mask even finds a secret whose end is cut off. If
+there are two ways to read a URL, the mask uses the way that hides more.
 """
 
 import html

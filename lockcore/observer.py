@@ -3,14 +3,15 @@
 lockcore calls your method for each attempt or operation of a lock.
 
 Rules: each method of `Observer` does nothing, so a subclass overrides only the methods that it
-needs. A class with all six methods need not be a subclass. An observer must return fast, and never
-block. If an observer raises, no caller loses a lease (observed.py). An observer never gets calls
-from two threads at once. But a signal handler may call an observer while another call of the
-observer is running. If a greenlet waits within a call of the observer, another greenlet may call
-the observer meanwhile. lockcore reports an attempt in the thread that does the I/O. lockcore
-reports the end of an operation in the caller's own thread, greenlet or task. A keeper has no
-caller, so lockcore reports its extensions in a separate thread or greenlet, or in the event loop.
-This file is not compiled, because your class could not derive from a compiled class.
+needs. If a class has all six methods, it need not be a subclass. An observer must return fast, and
+never block. If an observer raises, no caller loses a lease (observed.py). An observer never gets
+calls from two threads at once. But if a signal handler uses the lock, the observer may get a call
+while another call is running. A greenlet may wait within a call of the observer. Meanwhile another
+greenlet may call the observer. lockcore reports an attempt in the thread that does the I/O.
+lockcore reports the end of an operation in the caller's own thread, greenlet or task. A keeper has
+no caller. So lockcore reports the extensions of a keeper in a separate thread or greenlet, or in
+the event loop. This file is not compiled, because your class could not derive from a compiled
+class.
 """
 
 from typing import Protocol

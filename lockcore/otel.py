@@ -6,11 +6,12 @@ Rules: this file needs only OpenTelemetry's API. Names, units and meanings are t
 bench (bench/telemetry/table.py). No attribute ever has a resource's name, a key or an owner token.
 All numbers are exact, except for numbers of observed attempts. A collection reads counters, gauges
 and histograms from telemetry/fast.py. A sample is recorded by the caller whose operation ended. So
-exemplars and spans belong to the application's own span. A slow, failed or lost operation gets a
-span. Each lock makes at most `SPANS` spans a second for each operation and outcome. Each outcome
-has its own limit, so many spans of one outcome do not suppress the spans of another outcome. A
-contended acquire gets a span only if the application requests this, because a held lock is a normal
-answer. With any temporality, a forked child starts without the numbers of its parent.
+exemplars and spans belong to the span of the application that is active at this time. A slow,
+failed or lost operation gets a span. Each lock makes at most `SPANS` spans a second for each
+operation and outcome. Each outcome has its own limit, so many spans of one outcome do not suppress
+the spans of another outcome. A held lock is a normal answer. So a contended acquire gets a span
+only if the application requests such spans. With any temporality, a forked child starts without the
+numbers of its parent.
 """
 
 import os
@@ -138,10 +139,10 @@ def instrument(
     classes. After 20 classes, each new class becomes `others`. The class is the attribute
     `redlock.resource.class`. `class_of` must be quick. `class_of` runs in the caller's thread, or
     in a thread of lockcore when a keeper extends or loses a lease. For each lock, `class_of` runs
-    in one thread at a time. If `class_of` raises, the exception and the operation are dropped.
-    `fleet` is the name of the instances (`redlock.fleet`). With `contended_spans`, contended
-    acquires have spans, too. Raises TypeError or ValueError for bad arguments, and ValueError when
-    the lock has an observer already.
+    in one thread at a time. If `class_of` raises an exception, lockcore drops the exception and
+    does not count the operation. `fleet` is the name of the instances (`redlock.fleet`). With
+    `contended_spans`, contended acquires have spans, too. Raises TypeError or ValueError for bad
+    arguments, and ValueError when the lock has an observer already.
     """
     if not isinstance(slow_s, int | float) or not 0 <= slow_s <= MOST_SLOW_S:
         raise ValueError(f"slow_s must be a number of seconds, 0 to {MOST_SLOW_S}, not {slow_s!r}")

@@ -1,5 +1,6 @@
-"""This module collects the commands to send: *commands for all voters or for one → one write per
-connection*.
+"""This module collects the commands to send.
+
+Input: commands for all voters, and commands for one instance. Output: one write per connection.
 
 Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md. Because of the
 compilation, each constant is declared as `Final`. For the same reason, the code tests a list

@@ -1,5 +1,6 @@
-"""This module gives turns to the callers of one Redlock: *waiting callers, releases → the next
-caller that tries*.
+"""This module gives turns to the callers of one Redlock.
+
+Input: waiting callers, and releases. Output: the next caller that may try.
 
 Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md. Because of the
 compilation, `Turns` is not a subclass of `dict`, but has dictionaries as attributes. With a

@@ -9,9 +9,9 @@ own method would be slower, because machine code would look up this method by na
 Rules: the timeout of a round begins at the start of this round, before its first byte is queued. If
 this process sends a command late, the instance still has a tenth of the timeout for its answer.
 This file never splits a batch. It checks a batch only when a round of this batch may be due. Each
-connection answers in order. So once the last round of a batch has all answers, every round of the
-batch has all answers. lockcore then drops the batch and does not check its rounds. A heap contains
-the rounds that do not belong to a batch.
+connection answers in order. So if the last round of a batch has all answers, all other rounds of
+the batch have all answers, too. lockcore then drops the batch and does not check its rounds. A heap
+contains the rounds that do not belong to a batch.
 """
 
 from collections import deque
@@ -40,7 +40,7 @@ FEWEST: Final = 64
 class Timetable(Generic[T]):
     """A table of things. Each thing is due at a certain time.
 
-    `is_open(due_ns, thing)` returns True if the thing is not over and is still due at `due_ns`.
+    `is_open(due_ns, thing)` returns True if the table must still handle the thing at `due_ns`.
     """
 
     __slots__ = ("_entries", "_is_open", "_numbers", "_room")
@@ -93,7 +93,7 @@ class Deadlines:
         self._singles: Timetable[Round] = Timetable(lambda _, round_: _is_open(round_))
 
     def wake(self, due_ns: int) -> None:
-        """Make the next check happen at `due_ns` at the latest."""
+        """Make sure that the next check does not happen later than `due_ns`."""
         self.due_ns = min(self.due_ns, due_ns)
 
     def watch_batch(self, rounds: list[Part], sent_ns: int, shortest_ns: int) -> None:
@@ -146,7 +146,8 @@ class Deadlines:
         self.next_ns()
 
     def next_ns(self) -> int:
-        """The next time at which a round may be due, or FAR_FUTURE_NS if no round is open."""
+        """The earliest time at which a round may be due. If no round is open, this time is
+        FAR_FUTURE_NS."""
         batches = self._batches
         while batches and not _is_open(batches[0][2][-1]):
             batches.popleft()

@@ -63,8 +63,9 @@ def is_owed(reply: object) -> bool:
         EXECABORT, and every unknown word
                         The release was not taken, for an unknown time.
 
-    A permanent error costs few commands. The first command leaves after 50 ms. The pauses then
-    become longer, and no more commands leave once the key has expired.
+    A permanent error costs few commands. lockcore sends the first command after 50 ms. After this,
+    the pauses between the commands become longer. After the key has expired, lockcore sends no more
+    commands.
     """
     return isinstance(reply, ReplyError) and error_kind(reply) not in NEVER_TAKEN
 

@@ -89,7 +89,7 @@ class WatchedSetRound(SetRound):
         self.close()
 
     def abandon(self) -> None:
-        """Note that the caller is gone and will not decide."""
+        """Note that no decision will come, because the caller is gone."""
         super().abandon()
         self.decided(None, self.engine.now_ns)
 

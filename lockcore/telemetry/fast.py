@@ -101,8 +101,8 @@ class Sink(Protocol):
 class Durations:
     """The durations of all operations of one kind.
 
-    `buckets` counts the durations, and `total_ns` is their sum. The numbers only grow, so a thread
-    that writes need not wait for a thread that reads.
+    `buckets` counts the durations, and `total_ns` is their sum. All numbers only grow. For this
+    reason, a writing thread need not wait for a reading thread.
     """
 
     __slots__ = ("_read_buckets", "_read_ns", "buckets", "total_ns")

@@ -3,14 +3,15 @@
 Input: an exception, the first bytes and the protocol of the peer. Output: the cause and the cure.
 
 Rules: this is the only place that explains a failure to connect, for the lock and for the bench. An
-observation is a server's reply, an errno, a TLS alert, or received bytes. The observations become a
-list of symptoms, with the most specific symptom first. The explanation comes from the first symptom
-that has a row in `FAILURES`. An explanation never guesses. For example, it recommends TLS only if
-the peer spoke TLS. A whole foreign text is quoted only if no row matches it. The quotation is one
-short line, and never contains a secret. If a row of `FAILURES` matches, the explanation quotes only
-the parts of the text that the row's pattern selects. These parts cannot contain a password. The row
-`speech OTHER` quotes the first line that the peer sent, and no other row quotes this line. The row
-`speech OTHER` does not quote this line if the peer's first bytes contain a secret.
+observation is a server's reply, an errno, a TLS alert, or received bytes. This file makes a list of
+symptoms from the observations. The most specific symptom is the first of the list. The explanation
+comes from the first symptom that has a row in `FAILURES`. An explanation never guesses. For
+example, it recommends TLS only if the peer spoke TLS. A whole foreign text is quoted only if no row
+matches it. The quotation is one short line, and never contains a secret. If a row of `FAILURES`
+matches, the explanation quotes only the parts of the text that the row's pattern selects. These
+parts cannot contain a password. The row `speech OTHER` quotes the first line that the peer sent,
+and no other row quotes this line. The row `speech OTHER` does not quote this line if the peer's
+first bytes contain a secret.
 """
 
 import errno

@@ -5,10 +5,11 @@ The socket sends all bytes, and it returns received bytes as they arrive.
 This file is compiled, so it follows the rules of docs/lockcore/compiled.md. Because of the
 compilation, `Wire` has slots, and the socket's methods are attributes.
 
-Rules: bytes that the kernel does not take at once are kept in order. These bytes are sent when the
-socket is writable again (`want_write` tells the driver). If the socket is broken, `receive` raises
-OSError. A send calls `broken` instead of raising, because a send may happen in the middle of other
-code. One call of `receive` reads a bounded number of bytes, however fast the instance sends.
+Rules: bytes that the kernel does not take at once are kept in order. When the socket is writable
+again, these bytes are sent. `want_write` asks the driver to watch for this moment. If the socket is
+broken, `receive` raises OSError. A send calls `broken` instead of raising, because a send may
+happen in the middle of other code. One call of `receive` reads a bounded number of bytes, however
+fast the instance sends.
 """
 
 import _socket
@@ -102,10 +103,10 @@ class Wire:
         socket returns at most one record (16 KiB) per call, so the method reads a TLS socket
         several times. An instance may send faster than this process decrypts, so the method stops
         before the socket is empty. Without this limit, a fast instance would block the loop for
-        seconds and fill hundreds of megabytes of memory. Bytes that are left in the kernel wake the
-        loop again, so they are read in the next pass, after the other instances. But a poll does
-        not report bytes that the TLS layer has already decrypted (`pending`). So the method reads
-        these bytes now. They are the rest of one record.
+        seconds and fill hundreds of megabytes of memory. If bytes are left in the kernel, they wake
+        the loop again. The loop reads them in its next pass, after the bytes of the other
+        instances. But a poll does not report bytes that the TLS layer has already decrypted
+        (`pending`). So the method reads these bytes now. They are the rest of one record.
         """
         chunks: list[bytes] = []
         room = READ_BYTES

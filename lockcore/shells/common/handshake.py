@@ -11,8 +11,8 @@ any vote from after this flush. The handshake also reads the facts about the ins
 explains failures, and no message contains a password. The whole handshake takes at most
 `connect_timeout_s`, except for the resolver, which cannot be interrupted. If the first contact
 fails and the peer gives no reason, `peer.py` may take one more second. The handshake blocks. So a
-shell runs the handshake where code may block (a thread, an executor, a greenlet of a patched
-process).
+shell runs the handshake in a thread, in an executor, or in a greenlet of a patched process. In
+these places code may block.
 """
 
 import _socket

@@ -7,9 +7,9 @@ Pure. This file is not compiled, because it is on no hot path and applications u
 Rules: as soon as a keeper ends, it calls the holder's callback. After this call, the keeper reports
 its end to the observer. The callback is also called if the end of the lease, a cancelled task or a
 bug of lockcore ended the keeper. The callback is not called after `stop`, a release or a close. If
-the callback raises, Python prints the exception. In a forked child nothing is called, because the
-lease still belongs to the parent. The `error` of the child's handle says that the process was
-forked (`forked`).
+the callback raises, Python prints the exception. A forked child calls neither the callback nor the
+observer, because the lease still belongs to the parent. The `error` of the child's handle says that
+the process was forked (`forked`).
 """
 
 from collections.abc import Callable, Generator
@@ -114,7 +114,7 @@ class KeepAlive:
     def forked(self, denied: Denied) -> None:
         """End this keeper without a report, because it is a copy in a forked child.
 
-        The keeper of the parent continues.
+        The keeper in the parent process continues.
         """
         self.cancel = None
         if not self.stopped:
@@ -201,7 +201,7 @@ def _extensions(keeper: KeepAlive, engine: Engine) -> Generator[Request, int, De
 
 
 def over(lease: Lease, outcome: Outcome, engine: Engine, now_ns: int) -> Denied:
-    """A `Denied` for a keeper that ended without an answer of the instances."""
+    """Make a `Denied` for a keeper that ended before any instance answered."""
     return Denied(
         lease.resource, outcome, Tally(absent=engine.instances), 1, 0, lease.started_ns, now_ns
     )

@@ -100,8 +100,8 @@ class InstanceTarget:
         """Make a redis-py connection with one deadline for its whole handshake. This method does
         not open the connection.
 
-        The connection is made without a pool of redis-py. The connection does not select the URL's
-        database, because lockcore must first recognise a Sentinel or a proxy.
+        The connection is made without a pool of redis-py. lockcore must first recognise a Sentinel
+        or a proxy, so this connection does not select the database of the URL.
         """
         options: TargetOptions = {**self.options, "db": 0}
         return _TIMED[options.pop("connection_class")](**options)

@@ -171,9 +171,9 @@ REFUSED: Mapping[str, str] = {
 class Address:
     """The parts of a URL.
 
-    `place` is host:port or the socket's path, and only this part may be shown. `options` are
-    keyword arguments of redis-py's connections. `ignored` contains a sentence for each option of
-    the URL that has no effect.
+    `place` is host:port or the path of the socket. No other part of the URL may appear in a text.
+    `options` are keyword arguments of redis-py's connections. `ignored` contains a sentence for
+    each option of the URL that has no effect.
     """
 
     transport: Transport

@@ -80,7 +80,7 @@ class GreenletDriver(LoopDriver):
     def make_foreign(self) -> None:
         """See Connections.make_foreign. In the child the hub keeps running.
 
-        Callers in the child get an error, because only the parent will get their replies.
+        Only the parent will get the replies, so the waiting callers in the child get an error.
         """
         super().make_foreign()
         self._timer.stop()

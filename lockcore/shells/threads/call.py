@@ -3,13 +3,12 @@
 Input: the steps of an operation. Output: a value for the caller.
 
 Rules: the I/O thread runs the steps, because only this thread uses the engine. The caller only
-sleeps and takes the result. The I/O thread puts the result into the list `_hand`. The caller owns
-the result once the caller has removed it from `_hand`. While the result is in `_hand`, the I/O
-thread may remove it, for example at a close. So either the caller or the I/O thread gets the
-result, and never both. If `judged` is True, the call offers a lease to the caller. The caller takes
-the lease, reads the clock, and decides whether the lease is still valid. Then the caller reports
-its decision (`taken` or `go_on`) and does not wait again. All methods except `take` run in the I/O
-thread.
+sleeps and takes the result. The I/O thread puts the result into the list `_hand`. When the caller
+has removed the result from `_hand`, the result belongs to the caller. While the result is in
+`_hand`, the I/O thread may remove it, for example at a close. So either the caller or the I/O
+thread gets the result, and never both. If `judged` is True, the call offers a lease to the caller.
+The caller takes the lease, reads the clock, and decides whether the lease is still valid. Then the
+caller reports its decision (`taken` or `go_on`). All methods except `take` run in the I/O thread.
 """
 
 from __future__ import annotations
