@@ -141,10 +141,10 @@ def result_folder(requested: Path | None, command: str, run_id: str) -> tuple[Pa
     """Return the path of a new folder, and a list of the folders on this path that do not exist
     yet.
 
-    If `requested` is None, the path is results/<UTC time>-<command>-<run id>. In the list, each
-    folder comes before the folder that contains it. To check that the folders can be made, the
-    function makes them and then removes them. Raises EnvironmentNotReadyError if the new folder
-    exists already or cannot be made.
+    The path is `requested`. If `requested` is None, the path is results/<UTC time>-<command>-<run
+    id>. In the list, each folder comes before the folder that contains it. To check that the
+    folders can be made, the function makes them and then removes them. Raises
+    EnvironmentNotReadyError if the new folder exists already or cannot be made.
     """
     now = datetime.datetime.now(datetime.UTC)
     folder = requested or Path("results") / f"{now:%Y%m%d-%H%M%S}-{command}-{run_id}"

@@ -366,7 +366,7 @@ def _one_sided_doubt(metric: Metric, operator: str, result: Figures, *, holds: b
     """Return the reason why the load generator's delay makes a limit on `metric` inconclusive.
 
     `holds` is true if the measured figure is within the limit. Return "" if the delay is small, or
-    if it does not matter for this limit.
+    if this limit does not depend on the delay.
     """
     figure = metric.path[-1]
     value = metric.value(result)

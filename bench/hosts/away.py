@@ -76,12 +76,12 @@ class HistoryQuestion(TypedDict, total=False):
 class HistoryAnswer(TypedDict, total=False):
     """A worker's answer. The message also contains all keys of the question.
 
-    If the worker cannot answer, the only further key is `failed`, and its value is the reason. The
-    further keys of an answer to a FOLDED question are `fits` and `counts`. `fits` is how many
-    buckets fit into the budget, and `counts` is the number of records in each bucket. The further
-    keys of an answer to a PACKED question are `files` and `notes`. `files` has the size of each
-    file in bytes, and `notes` has the worker's notes. The further key of any other answer is
-    `bytes`, which is a piece of a file.
+    If the worker cannot answer, the message also has the key `failed` with the reason, and it has
+    no further keys. The further keys of an answer to a FOLDED question are `fits` and `counts`.
+    `fits` is how many buckets fit into the budget, and `counts` is the number of records in each
+    bucket. The further keys of an answer to a PACKED question are `files` and `notes`. `files` has
+    the size of each file in bytes, and `notes` has the worker's notes. The further key of any other
+    answer is `bytes`, which is a piece of a file.
     """
 
     failed: str

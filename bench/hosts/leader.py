@@ -1,5 +1,5 @@
-"""Represents the workers on other hosts in the leader. The module writes the clock readings, the
-notes and the histories of these workers into the run's folder.
+"""The part of the leader that manages the workers on other hosts. This module writes the clock
+readings, the notes and the histories of these workers into the run's folder.
 
 Rules
 - The leader uses round trips to compare a worker's clock with its own clock. Each round trip limits

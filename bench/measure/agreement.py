@@ -357,8 +357,8 @@ def _safety(result: RunResult) -> Iterator[Bound]:
 
 
 def _unlike_slices(result: RunResult) -> Iterator[str]:
-    """Yield a sentence for each contradiction that a figure of the time slices has with a total, or
-    with another figure of the time slices."""
+    """Compare the figures of the time slices with the totals and with each other. Yield a sentence
+    for each contradiction."""
     over = result.over_time
     if over is None:
         return

@@ -20,8 +20,8 @@ Rules
   process can touch the acquires of all processes, because the stopped process may have held the
   lock.
 - Some kernels do not count how long a process waits for a core (no /proc/<pid>/schedstat). On such
-  a kernel, lockbench cannot distinguish a wait for a core from a stop. Therefore it counts a time
-  as a gap only if this time is at least `UNTOLD_NS`.
+  a kernel, lockbench cannot distinguish a wait for a core from a stop. Therefore lockbench counts a
+  span of time as a gap only if the span is at least as long as `UNTOLD_NS`.
 - A pause is a time of at least `PAUSE_NS` in which a process had work but did not run. During a
   pause, the process is away, or it waits for a core. A busy machine has many pauses, but they never
   make a run INVALID. Pauses show how much latency the machine added. The result has separate
@@ -104,8 +104,8 @@ def _read(
 
 
 def lost_in(gaps: Sequence[Gap], window: Window) -> dict[Who, int]:
-    """Return the time (ns) in the window in which each process was away. A process without a gap in
-    the window is not in the result."""
+    """For each process, return how long (ns) the process was away in the window. A process without
+    a gap in the window is not in the result."""
     lost: dict[Who, int] = {}
     for gap in gaps:
         inside_ns = min(gap.ended_ns, window.stop_ns) - max(gap.begun_ns, window.start_ns)
