@@ -88,11 +88,10 @@ def clean(text: str) -> str:
 
 
 def lines_of(text: str) -> list[str]:
-    """Return the lines of a message of lockbench, with control characters as escapes. The message
-    may quote a log.
+    """Return the lines of a message of lockbench, with control characters as escapes.
 
-    The message is split only at a line break that is followed by two spaces or by the end of the
-    message.
+    The message may quote a log. A line break splits the message only if two spaces or the end of
+    the message follow.
     """
     return [clean(line) for line in re.split(r"\n(?=  |$)", text)]
 
@@ -116,11 +115,11 @@ def fit(text: str, encoding: str | None) -> str:
 
 def fitted(value: Any, encoding: str | None, *, is_head: bool = False) -> Any:
     """Return a copy of the value, in which all texts are safe for a terminal with this `encoding`.
-    Control characters become escapes. Similar characters replace the characters that the terminal
-    lacks.
 
-    The value consists of dataclasses, tuples and mappings. `is_head`: true if the value is the head
-    of a table. A head keeps its line breaks, because lockbench writes the heads itself.
+    Control characters become escape sequences. If the terminal cannot show a character, similar
+    characters replace this character. The value consists of dataclasses, tuples and mappings.
+    `is_head`: true if the value is the head of a table. A head keeps its line breaks, because
+    lockbench writes the heads itself.
     """
     from dataclasses import fields, is_dataclass, replace
 
@@ -184,7 +183,7 @@ def console_on(stream: TextIO | None = None) -> Console:
 def open_screen() -> None:
     """Make stdout and stderr replace each character that the screen lacks.
 
-    The replacement also applies to the output of other libraries in this process.
+    This function also affects the output of other libraries in this process.
     """
     for stream in (sys.stdout, sys.stderr):
         _replacing(stream)

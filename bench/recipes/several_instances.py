@@ -1,9 +1,11 @@
 """Locks that use several instances, but do not ask for a quorum of votes.
 
 The first two recipes lock on one instance and copy the lock to the others. The other recipes lock
-on the master of a replicated fleet. `multi-write` is flawed on purpose. Do not copy it. If a caller
-cannot reach redis-1, it locks on redis-2. Perhaps redis-1 has already granted the lock to another
-caller, but the copy has not arrived at redis-2. In this case, both callers get the lock.
+on the master of a replicated fleet.
+
+`multi-write` is flawed on purpose. Do not copy it. If a caller cannot reach redis-1, the caller
+acquires the lock on redis-2. Perhaps redis-1 has already granted the lock to another caller, but
+the copy has not arrived at redis-2. In this case, both callers get the lock.
 
 `multi-write-unique-index` adds a database table with a unique index on the resource. The table
 rejects a double grant, and the recipe counts the double grant. A new lease replaces the row of an
@@ -39,7 +41,7 @@ from lockcore.clock import monotonic_ns
 
 
 class MultiWrite(PlainRecipe):
-    """A lock in which one instance decides and the others get copies.
+    """A lock in which one instance decides, and the other instances get copies of the lock.
 
     This lock is flawed on purpose. Do not copy it.
     """

@@ -1,5 +1,6 @@
-"""Locks on one instance that wake waiting callers. A refused caller listens, and a release sends a
-message.
+"""Locks on one instance.
+
+A release wakes the callers that wait. A refused caller listens, and a release sends a message.
 
     set-nx-blpop    the release pushes to a list that lasts a second; one push wakes one caller, in
                     the order of their arrival
@@ -51,8 +52,10 @@ _EAR: ContextVar[PubSub | None] = ContextVar("ear", default=None)
 
 
 class _Woken(SetNxLuaRecipe):
-    """A lock whose refused callers listen until a message wakes them, or until `LOOK_MS` have
-    passed."""
+    """A lock that lets refused callers wait for a message.
+
+    Each refused caller listens until a message wakes the caller, but at most for `LOOK_MS`.
+    """
 
     def next_start_ns(
         self, outcome: Outcome, attempts: int, now_ns: int, deadline_ns: int
@@ -63,8 +66,10 @@ class _Woken(SetNxLuaRecipe):
         return min(now_ns + LOOK_MS * NS_PER_MS, deadline_ns)
 
     def rest(self, resource: str, outcome: Outcome, delay_ns: int) -> None:
-        """Listen for `delay_ns`, but at least for a millisecond. If the caller cannot listen, it
-        sleeps."""
+        """Listen for `delay_ns`, but at least for a millisecond.
+
+        If the caller cannot listen, the caller sleeps.
+        """
         if outcome is Outcome.CONTENDED:
             delay_ns = max(delay_ns, NS_PER_MS)
             with suppress(RedisError):

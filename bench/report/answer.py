@@ -56,12 +56,12 @@ class Answer(Generic[Stored]):
     """The functions that read and present the results of one kind.
 
     `earned` judges a stored result again. `sheet` returns the sheet of a result. The second
-    argument of `sheet` is the place of the stored result, or "" if the result is not stored.
-    `suite` returns the JUnit cases. `figures` returns the pictures. `evidence` returns tables that
-    describe events step by step. `beside` adds findings to a result. These findings come from the
-    other results in a folder. `whole_page` returns the page of a result. If `whole_page` is None,
-    the page is made from the sheet, the pictures and the evidence. `contradictions` yields a
-    sentence for each contradiction between the sections.
+    argument of `sheet` is the place of the stored result. If the result is not stored, this
+    argument is "". `suite` returns the JUnit cases. `figures` returns the pictures. `evidence`
+    returns tables that describe events step by step. `beside` adds findings to a result. These
+    findings come from the other results in a folder. `whole_page` returns the page of a result. If
+    `whole_page` is None, the page is made from the sheet, the pictures and the evidence.
+    `contradictions` yields a sentence for each contradiction between the sections.
     """
 
     kind: str

@@ -71,7 +71,8 @@ def latency(seconds: float | None) -> str:
 def percent(ratio: float | None, digits: int = 1) -> str:
     """Return a share (0 to 1) in per cent.
 
-    A share below 1 is never rounded up to 100 %. A share above 0 is never rounded down to 0 %.
+    If a share is below 1, the text is never `100 %`. If a share is above 0, the text is never `0
+    %`.
     """
     if ratio is None:
         return MISSING
@@ -171,8 +172,10 @@ def in_words(section: Section) -> Iterator[str]:
 
 
 def threshold_text(entry: JudgedThreshold) -> str:
-    """Return a text with the measured value, the limit and the margin. If this run cannot decide
-    the limit, the text also has the reason."""
+    """Return a text with the measured value, the limit and the margin.
+
+    If this run cannot show whether the limit is met, the text also has the reason.
+    """
     value, limit = (in_unit(one, entry.unit) for one in (entry.value, entry.limit))
     if entry.infinite and entry.reason:
         value = entry.reason

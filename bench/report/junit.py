@@ -50,8 +50,11 @@ class Suite:
 def suite_of(
     result: Document, cases: Sequence[Case], properties: Mapping[str, str] | None = None
 ) -> Suite:
-    """Return the cases of a result. The properties of the suite are the id of the result and the
-    given `properties`."""
+    """Return the cases of a result as a suite.
+
+    The suite has the id of the result as a property. The suite also has all properties in
+    `properties`.
+    """
     about = {"id": result.id, **(properties or {})}
     return Suite(result.kind, result.started_at, result.duration_s, cases, about)
 

@@ -1,9 +1,9 @@
 """The sheet describes a result in sentences and tables: *verdict, tables, labelled sentences → a
 terminal or Markdown*.
 
-Rules: the verdict comes first. No text in a cell can damage the layout of the table. Information is
-never shown by a colour alone. This module computes no figures. Source: rich; GitHub's Markdown
-tables.
+Rules: the verdict comes first. No text in a cell can damage the layout of the table. A colour never
+shows information that the text does not also show. This module computes no figures. Source: rich;
+GitHub's Markdown tables.
 """
 
 import re
@@ -50,7 +50,7 @@ class Sentence(NamedTuple):
 
 
 def to_do(text: str, label: str = "next") -> Sentence:
-    """Return a line of advice."""
+    """Return a line of the sheet that gives advice to the user."""
     return Sentence(label, text, "", TO_DO)
 
 
@@ -60,7 +60,7 @@ def not_measured(text: str) -> Sentence:
 
 
 class KeyFigure(NamedTuple):
-    """One large figure, which answers a part of the question.
+    """One number in large print, which answers a part of the question.
 
     `bound`: a text in brackets after the value, such as the uncertainty of the value.
     """
@@ -71,7 +71,10 @@ class KeyFigure(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The text `value (bound)`, or only the value if there is no bound."""
+        """The value and the bound as a text of the form `value (bound)`.
+
+        If there is no bound, the text is the value.
+        """
         return f"{self.value} ({self.bound})" if self.bound else self.value
 
 
@@ -165,8 +168,8 @@ class Sheet:
     """A result in words.
 
     `verdict`: the verdict word in capitals. `style`: GOOD, DOUBTFUL or BAD. `tables_first`: True if
-    the tables come before the sentences. If `tables_first` is False, the sentences come before the
-    tables, because the sentences explain the tables.
+    the tables are printed above the sentences. If `tables_first` is False, the sentences are
+    printed above the tables, because the sentences explain the tables.
     """
 
     verdict: str
@@ -186,7 +189,7 @@ class Sheet:
         return {term: meaning for part in self.parts for term, meaning in part.terms.items()}
 
     def style_of(self, line: Sentence) -> str:
-        """Return the style of one line of the sheet.
+        """Return the style in which a line of the sheet is printed.
 
         If a line has its own style, return this style. If a line has no style, the style depends on
         the label of the line. A reason for the verdict has the style of the verdict. A warning has
@@ -207,11 +210,11 @@ def sheet_of(
     caveat: str = "",
     keys: Iterable[KeyFigure] = (),
 ) -> Sheet:
-    """Return the sheet of a `result`. `place` is the result's folder, or "" if the result is not
-    stored.
+    """Return the sheet of a `result`.
 
-    `lines`: the sentences of this result. The function adds the sentences that every sheet has: the
-    reasons for the verdict, the warnings and the place.
+    `place` is the result's folder, or "" if the result is not stored. `lines`: the sentences that
+    only this kind of result has. The function adds the sentences that every sheet has. These
+    sentences are the reasons for the verdict, the warnings and the place.
     """
     sentences = [
         *(("because", reason) for reason in result.verdict.reasons),

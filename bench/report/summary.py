@@ -4,9 +4,9 @@ table and lines of text*.
 Rules: the verdict comes first. If the result lacks a section, the sheet lacks the line about this
 section. If a run has five instances and no trouble, its sheet fits on a screen of 80×24. If any
 acquire failed, the first line shows the share of acquires that succeeded. The percentiles in the
-first line cover all acquires. "∞" means that the percentile falls among the failed acquires. "≤"
-means that the figure includes the generator's own delay. The first line of an invalid run shows no
-figure.
+first line cover all acquires. "∞" means that the percentile falls among the failed acquires. If a
+latency has the sign "≤", the latency includes a delay of the load generator. The first line of an
+invalid run shows no figure.
 """
 
 from collections.abc import Iterator
@@ -63,8 +63,10 @@ def sheet(result: RunResult, place: str = "") -> Sheet:
 
 
 def suite(result: RunResult) -> Suite:
-    """Return the JUnit cases of the run. There is one case for the verdict and one for every
-    threshold."""
+    """Return the JUnit cases of the run.
+
+    The suite has one case for the verdict, and one case for each threshold.
+    """
     verdict = result.verdict
     scenario = result.scenario
     own = result.verdict.status
@@ -139,7 +141,7 @@ def in_one_line(result: RunResult) -> str:
     """Return one line for a log or for Locust's page.
 
     The line has the headline and the reasons for the verdict. If the verdict has no reasons, the
-    safety result follows the headline.
+    line has a sentence about safety in place of the reasons.
     """
     reasons = result.verdict.reasons or (safety_sentence(result.safety).text,)
     return "; ".join((_headline(result).replace("   ", ", "), *reasons))
@@ -285,7 +287,10 @@ def _cost(result: RunResult) -> Iterator[Sentence]:
 
 
 def safety_sentence(safety: SafetyReport) -> Sentence:
-    """Return a sentence about the oracle's result, with the upper bound."""
+    """Return a sentence about the result of the oracle.
+
+    If the result is SAFE, the sentence has the upper bound of the violation rate.
+    """
     leases = count(safety.tested_leases)
     reason = safety.reason
     late = safety.client_overstays
@@ -311,9 +316,10 @@ def safety_sentence(safety: SafetyReport) -> Sentence:
 
 
 def _faults(result: RunResult) -> Iterator[Sentence]:
-    """Yield one sentence with the times of all faults.
+    """Yield one sentence with the times of all faults that began.
 
-    The sentence leaves out each fault that never began, because a warning reports this fault.
+    If a fault never began, the sentence does not mention the fault, because a warning reports the
+    fault.
     """
     begun: dict[str, list[str]] = {}
     for fault in result.faults:

@@ -1,4 +1,5 @@
-"""The module that makes the result of a run: *history, notes, counters → the whole result*.
+"""The module that makes the result of a run: *the history, the notes of the workers, the counters
+of the servers → the whole result*.
 
 Rules
 - If a number is doubtful, `warnings` says so. A missing number is None, and a warning says why.
@@ -76,8 +77,8 @@ class RunEvidence:
     """The data from which lockbench makes the result of a run.
 
     `counters` and `server_cpu_s` are the two results of the function `counted`. `keys_before`: how
-    many keys each of our servers had before the run. `seen_live`: the violations that were observed
-    during the run, by kind.
+    many keys each of our servers had before the run. `seen_live`: for each kind of violation, the
+    number of violations that were observed during the run.
     """
 
     scenario: Scenario
@@ -162,8 +163,8 @@ class Context(Section, frozen=True, kw_only=True):
 class JudgedRecord:
     """The judged record of a run.
 
-    `used`: the resources that callers requested. `leases`: how many leases each worker had.
-    `whole`: True if the folder holds the records of all resources.
+    `used`: the resources for which callers requested the lock. `leases`: how many leases each
+    worker had. `whole`: True if the folder holds the records of all resources.
     """
 
     measured: Measured
@@ -248,9 +249,10 @@ def _judge(
 ) -> tuple[Sections, set[int], Counter[int]]:
     """Judge the history part by part.
 
-    Return the sections, the requested resources and the leases of each worker. If an error stops
-    the judge, the report has only the violations that the judge counted before the error. After
-    such an error, the figures of the run are invalid, and the verdict is never SAFE.
+    Return three values: the sections of the result, the resources that callers requested, and the
+    number of leases of each worker. If an error stops the judge, the report has only the violations
+    that the judge counted before the error. After such an error, the figures of the run are
+    invalid, and the verdict is never SAFE.
     """
     scenario = context.scenario
     window = Window(*context.window_ns)
@@ -307,8 +309,8 @@ def _judge(
 def _with_paused(values: Measured, paused: Mapping[str, Histogram], failure: str) -> Measured:
     """Return a copy of `values` that also has the histograms of the planned pauses.
 
-    `failure`: the reason why the record could not be read to its end, or "". If there is a failure,
-    the generator is INVALID.
+    `failure`: the reason why the record could not be read to its end, or "". If `failure` is not
+    empty, the verdict about the load generator becomes INVALID.
     """
     shown = {name: histogram.encode() for name, histogram in paused.items()}
     values = replaced(values, histograms={**values.histograms, **shown})
@@ -329,9 +331,9 @@ def _touched(records: Records, window: Window, gaps: Sequence[Gap]) -> Counter[s
 
 
 def _due(scenario: Scenario, window: Window) -> Due:
-    """Return how many operations the schedule of an open loop requests until the end of the window.
+    """Return how many operations the schedule of an open loop requires until the end of the window.
 
-    If a worker ends early, the number of requested operations stays the same.
+    A worker that ends early does not change this number.
     """
     if scenario.rate_per_s is None:
         return NO_DUE
@@ -478,8 +480,10 @@ def _instance_warnings(instance: InstanceReport) -> Iterator[str]:
 
 
 def eviction_text(keys: int) -> str:
-    """Return a warning with the number of keys that a server evicted. The warning also says that
-    another caller can take an evicted lock."""
+    """Return a warning that a server evicted `keys` keys.
+
+    The warning also says that another caller can take an evicted lock.
+    """
     return (
         f"the server evicted {keys:,} keys because its memory was full; another caller can take "
         "an evicted lock"

@@ -38,9 +38,9 @@ Plan_co = TypeVar("Plan_co", covariant=True)
 class ExperimentOrder(Generic[Plan_co]):
     """The order for one experiment.
 
-    `command`: the command line as the user typed it, without secrets. `folder`: a folder that can
-    be created, or a folder with a journal. `server`: the server program to start (None: search for
-    one).
+    `command`: the command line as the user typed it, without secrets. `folder`: the folder for the
+    result. Either this folder can be created, or it has a journal from an interrupted experiment.
+    `server`: the server program to start (None: search for one).
     """
 
     plan: Plan_co
@@ -110,10 +110,10 @@ class Experiment(Interrupts):
 
     @contextlib.contextmanager
     def cuttable(self) -> Iterator[None]:
-        """Return a context for a `with` block that Ctrl-C can end. If Ctrl-C ends the block, `cut`
-        becomes True.
+        """Return a context for a `with` block that Ctrl-C can end.
 
-        After the block, the experiment only counts signals.
+        If Ctrl-C ends the block, `cut` becomes True. After the end of the block, a signal raises no
+        exception, and the experiment only counts the signal.
         """
         try:
             yield

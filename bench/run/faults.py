@@ -30,7 +30,8 @@ _UNDO_S = 30.0
 def _entry(fault: Injection, start_ns: int | None) -> InjectedFault:
     """Return the entry of a fault in the result.
 
-    The times in seconds count from `start_ns`, the start of the measured window.
+    The times in the entry are in seconds after `start_ns`, which is the start of the measured
+    window.
     """
     order = fault.order
 
@@ -125,8 +126,9 @@ class FaultTimeline:
         """Return one sentence for each fault that was skipped or that failed.
 
         If `allowed` is True, the list has only the faults that the run may skip. If `allowed` is
-        False, the list has only the faults that the run may not skip. A run may skip either all of
-        its faults or none of them, so one of the two lists is always empty.
+        False, the list has only the faults that the run must not skip. A run may skip either all of
+        its faults or none of its faults. So for one of the two values of `allowed`, the list is
+        always empty.
         """
         if self._allow_skipped is not allowed:
             return []

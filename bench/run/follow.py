@@ -3,8 +3,8 @@ measured window, the reasons for an early end*.
 
 Rules
 - Three events end the run early: a worker dies or leaves, Locust never starts, or the user presses
-  Ctrl-C. In each case, the measured window ends at the time of the event. If a worker dies after
-  the load has begun to end, the run continues and the result reports the death.
+  Ctrl-C. In each case, the measured window ends at the time of the event. If a worker dies while
+  the load is already ending, the run continues, and the result reports this death.
 - If the measured window is shorter than the requested duration, the run counts as interrupted. If
   the window has the requested duration, the run is complete only if every worker has reported an
   end after the window.
@@ -170,8 +170,9 @@ def _note_window(course: Course, follower: Follower, ended_ns: int, *, user: boo
 
 
 def _overdue(load: Load, follower: Follower, now_ns: int, grace_s: float) -> tuple[str, ...]:
-    """Return a sentence if Locust still runs after the time at which it should have ended.
+    """Return one sentence if Locust should have ended but still runs.
 
+    Return an empty tuple in all other cases.
 
     Raises EnvironmentNotReadyError if the users do not start in time.
     """

@@ -91,7 +91,7 @@ class Follower:
         return start, start + round(self.scenario.duration_ms * NS_PER_MS)
 
     def until(self, stop_ns: int) -> Window | None:
-        """Return the measured window of a run. Another program ended this run at `stop_ns`.
+        """Return the measured window of a run that another program ended at `stop_ns`.
 
         Return None if the window had not begun.
         """
@@ -103,7 +103,7 @@ class Follower:
     def window_before(self, ended_ns: int) -> Window | None:
         """Return the part of the planned window that lies before `ended_ns`.
 
-        If workers run on other hosts, the function returns the window that the leader sent to these
+        If workers run on other hosts, return the whole window that the leader sent to these
         workers. Return None if the window had not begun.
         """
         if (led := read_led(self.workdir)) is not None:

@@ -28,12 +28,12 @@ AGAIN_S = 0.01
 
 
 class Interrupts:
-    """A `with` block that counts the signals which ask the process to end. Outside the main thread,
-    the block receives no signals.
+    """A context for a `with` block.
 
-    While `raising` is true, each signal raises KeyboardInterrupt. If `raising` is false, the block
-    counts the first `patience` signals and raises no exception for them. Each later signal raises
-    KeyboardInterrupt.
+    During the block, the object counts the signals that ask the process to end. Outside the main
+    thread, the block receives no signals. While `raising` is true, each signal raises
+    KeyboardInterrupt. If `raising` is false, the block counts the first `patience` signals and
+    raises no exception for them. Each later signal raises KeyboardInterrupt.
     """
 
     def __init__(self) -> None:

@@ -49,9 +49,9 @@ def open_journal(
 ) -> Iterator[Journal[Piece]]:
     """Open a new journal in `folder`, or continue the existing journal in `folder`.
 
-    If a journal has no pieces at the end, it is removed. `plan` consists of JSON values. `check`:
-    this function raises an error if a piece cannot be used. Raises EnvironmentNotReadyError and
-    UsageError.
+    If the journal has no pieces at the end, the journal is removed. `plan`: the plan, which must
+    consist of JSON values. `check`: a function that raises an error if a piece cannot be used.
+    Raises EnvironmentNotReadyError and UsageError.
     """
     path = folder / JOURNAL_NAME
     go_on = is_unfinished(folder)
@@ -79,8 +79,11 @@ def open_journal(
 
 @dataclass(slots=True)
 class Journal(Generic[Piece]):
-    """An open journal. `pieces`: first the pieces of earlier processes, then the pieces of this
-    process."""
+    """An open journal.
+
+    `pieces`: the finished pieces. The pieces of earlier processes come before the pieces of this
+    process.
+    """
 
     path: Path
     file: FileIO

@@ -5,8 +5,8 @@ judged record*.
 Rules
 - Every file of the record is copied. A manifest holds the length and the CRC-32 of each file, so
   every flipped bit is noticed. The judge does not read a file that has changed. If any file has
-  changed, the figures do not count, and safety is UNKNOWN unless the unchanged files show a
-  violation.
+  changed, the figures of the run are not valid. In this case, safety is VIOLATED if the unchanged
+  files show a violation, and UNKNOWN if they show no violation.
 - `context.json` holds further facts for the judge. The facts are the scenario without secrets, the
   measured window, the workers that ended early, the faults, and the number of commands that the
   servers counted. A kept record can be judged without its result, because the judge reads only the

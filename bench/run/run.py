@@ -6,7 +6,7 @@ Rules
   counts and unlinks the leaked keys, and it removes its own files.
 - If nobody requests telemetry, the run does not import the exporter and contacts no collector.
 - If the check before the load shows that the collector cannot work, the run stops. If the collector
-  fails later, the result has a warning.
+  fails during the load, the run continues, and the result has a warning.
 """
 
 import os
@@ -114,9 +114,10 @@ def run_on(
     environ: Mapping[str, str] = os.environ,
     series: LocustSeries | None = None,
 ) -> Done[RunResult]:
-    """Run `order` on `servers` that are prepared for its faults. Several runs may share `servers`.
+    """Carry out the run `order` on `servers`.
 
-    If `show` is None, the run does not judge its records until its end. `series`: a Locust process
+    The servers must be prepared for the faults of the run. Several runs may share `servers`. If
+    `show` is None, the run does not judge its records until its end. `series`: a Locust process
     that several runs share (None: the run starts its own Locust process). Raises the same errors as
     `run_scenario`.
     """
@@ -171,8 +172,10 @@ def run_on(
 def _ended(
     result: RunResult, order: Order, troubles: Sequence[str], interrupts: Interrupts
 ) -> Done[RunResult]:
-    """Complete the result with its name, warnings and exit code, and store it in the order's
-    folder."""
+    """Add the name, the warnings and the exit code to the result.
+
+    Then store the result in the folder of the order.
+    """
     # If Ctrl-C came during the judgement, this counts, too.
     code = exit_code(result.verdict, interrupted=interrupts.count > 0)
     result = structs.replace(
@@ -212,8 +215,8 @@ def _plan(order: Order, servers: Servers, workdir: Path) -> Plan:
 def _kept(done: Done[RunResult], evidence: RunEvidence) -> Done[RunResult]:
     """Copy the record into the folder of a stored result.
 
-    If the copy fails, the result gets the exit code and the message of the error. The exit code of
-    an interrupted run stays 130.
+    If the record cannot be copied, the returned object has the exit code and the message of the
+    error. The exit code of an interrupted run stays 130.
     """
     if done.path is None:
         return done
@@ -273,9 +276,9 @@ def telemetry_of(
 
 
 def _syncs(fleet: Fleet | None, index: int) -> Mapping[str, int]:
-    """Return the number of syncs that instance `index` has made, as an extra field of INFO.
+    """Return an extra field for the INFO of instance `index`.
 
-    The server's own INFO does not have this field. If the fleet runs without a shim, the result is
-    empty.
+    The field has the number of syncs that the instance has made. The server's own INFO does not
+    have this field. If the fleet runs without a shim, the result is empty.
     """
     return {FSYNCS: fleet.controls[index].syncs} if fleet and fleet.controls else {}

@@ -43,7 +43,7 @@ VIRTUAL_DISK_S = 0.0005
 
 @dataclass(frozen=True, slots=True)
 class Servers:
-    """Running instances, either our `fleet` or the user's targets.
+    """The running instances of a run. The instances are either our `fleet` or the user's targets.
 
     `urls` are the direct addresses of the instances. `load_urls` are the addresses that the load
     uses. If a fault needs proxies, `load_urls` are the addresses of these proxies.
@@ -90,10 +90,10 @@ class Servers:
         )
 
     def losses(self) -> list[str]:
-        """Return one sentence for each of our servers that ended, although no fault should have
-        ended the server.
+        """Return one sentence for each of our servers that ended by itself.
 
-        Call this method only after every fault is undone.
+        A server ended by itself if no fault should have ended the server. Call this method only
+        after every fault is undone.
         """
         try:
             codes = self.fleet.exit_codes() if self.fleet else ()
@@ -148,11 +148,11 @@ def open_servers(
     allow_missing: bool,
     faults: Sequence[FaultOrder] = (),
 ) -> Iterator[Servers]:
-    """Start a fleet that is prepared for `faults`. If the scenario names targets, examine the
-    targets and start no fleet.
+    """Start a fleet that is prepared for `faults`.
 
-    `server`: the program of the fleet (None: search for one). Raises BenchError if the recipe
-    cannot use the scenario's instances, a server does not start, or a target is refused.
+    If the scenario names targets, examine the targets and start no fleet. `server`: the program of
+    the fleet (None: search for one). Raises BenchError in three cases: the recipe cannot use the
+    instances of the scenario, a server does not start, or lockbench refuses a target.
     """
     recipe = find_recipe(scenario.recipe)
     recipe.require(scenario.instances, scenario.pause, scenario.capacity, shared=scenario.shared)

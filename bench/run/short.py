@@ -1,12 +1,12 @@
-"""One of several short runs: *a scenario, running servers → the result of the run, or the reason
-why the run cannot be used*.
+"""Carries out one of several short runs: *a scenario, running servers → the result of the run, or
+the reason why the run cannot be used*.
 
 The commands capacity, compare and gate make many short runs. This module starts each run and
 decides whether its result can be used.
 
 - An incomplete run is not a measurement. If Ctrl-C ended the run early, `run_short` raises
   KeyboardInterrupt.
-- A run is torn if its load ended early and the cause was another run of the same round.
+- A run is torn if another run of the same round made its load end early.
 - A run is broken if it is INVALID although its generator is VALID.
 - A run is disturbed if its generator was INVALID, or if its generator was late in an open loop. If
   a disturbed run is repeated, the new run may succeed.
@@ -48,8 +48,8 @@ def run_short(
 ) -> RunResult:
     """Run `order` on running servers, as one of several runs.
 
-    `look`: a function that is called once a second with the progress of the run. `series`,
-    `environ`: as in `run_on`.
+    `look`: a function that is called once a second with the progress of the run. The parameters
+    `series` and `environ` have the same meaning as in `run_on`.
 
     Raises KeyboardInterrupt, TornError, and the errors of `run_on`.
     """
@@ -77,9 +77,9 @@ def require_whole(result: RunResult) -> None:
 
 
 def is_disturbed(result: RunResult) -> bool:
-    """Return whether the actual load of a run differed from the requested load.
+    """Return True if the actual load of a run differed from the requested load.
 
-    If the two loads differed, it is useful to repeat the run.
+    If the result is True, it is useful to repeat the run.
     """
     is_late = result.rate.offered_per_s is not None and result.generator.verdict in IN_DOUBT
     return result.verdict.status == "invalid" or is_late

@@ -27,15 +27,16 @@ class Holders:
     `window`: the measured time. `faults_ns`: the times at which faults began. `capacity`: how many
     callers may hold a resource at once.
 
-    The collector takes at most `MOST_RESOURCES` resources. The collector takes the violated
-    resources first, and then the resources with the most leases. All drawings together show at most
-    `MOST_LEASES` leases.
+    The collector takes at most `MOST_RESOURCES` resources. The collector first takes the resources
+    with violations. If there is room for more resources, the collector takes the resources with the
+    most leases. All drawings together show at most `MOST_LEASES` leases.
 
-    The drawing of each resource shows the leases around one moment.
+    Each resource has a drawing, which shows the leases of the resource around one moment.
 
     - If the resource has a violation, the drawing shows the first violation of the resource.
     - If only other resources have violations, the drawing shows the time of the first violation.
-    - If the run has no violation, the drawing shows the start of the first injected fault.
+    - If the run has an injected fault but no violation, the drawing shows the start of the first
+      fault.
     - If the run has neither a violation nor a fault, the drawing shows the slowest acquire.
     """
 

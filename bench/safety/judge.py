@@ -173,8 +173,11 @@ class Judge:
             self.fail(error)
 
     def fail(self, error: Exception) -> None:
-        """Store the error of a failed step of the judgement. After this call, the judge still
-        reports violations, but the verdict is never SAFE."""
+        """Store the error of a step of the judgement that failed.
+
+        After this call, the judge still reports violations, but the verdict of the judge is never
+        SAFE.
+        """
         self._failure = self._failure or f"the checker failed: {type(error).__name__}: {error}"
 
     def see(self, counts: Mapping[str, int]) -> None:
@@ -200,7 +203,7 @@ class Judge:
 
     @property
     def violated_resources(self) -> frozenset[int]:
-        """The resources in all examples of violations so far."""
+        """All resources that occur in the examples of violations so far."""
         violations = (incident for incident in self._examples if incident.kind in VIOLATIONS)
         return frozenset(
             operation.resource for incident in violations for operation in incident.operations
@@ -322,8 +325,8 @@ def _asked(operations: Operations, lost: Integers) -> Integers:
     """Return an array with one column for each attempt that sent a command.
 
     Each column has four values: the resource, the earliest time, the latest time, and the writer
-    flag. The writer flag is 1 if the attempt certainly belongs to a writer. The writer flag of a
-    lost attempt is 0, because the records do not show whether a lost attempt belongs to a writer.
+    flag. The writer flag is 1 if the attempt certainly belongs to a writer. If an attempt is lost,
+    its writer flag is 0, because the records do not show whether the attempt belongs to a writer.
     """
     early = operations.early
     late = operations.late

@@ -11,11 +11,11 @@ The valid leases are sorted by resource, and then by grant.
   all times of the same operation, so comparisons within one operation are exact.
 - Two leases of a resource conflict, unless both belong to readers. If two leases do not conflict,
   they cannot break a rule about two leases.
-- Each function checks one rule over a timeline. A key of the timeline stands for a resource and a
-  time. Keys are sorted by resource first, and then by time. A rule about two leases returns pairs
-  of rows, in two arrays. If one lease of a pair is the culprit, this lease is in the first array.
-  If a pair has no culprit, the earlier lease is in the first array. The second array has the second
-  lease of each pair.
+- Each function checks one rule for all leases on a timeline. A key of the timeline stands for a
+  resource and a time. Keys are sorted by resource first, and then by time. A rule about two leases
+  returns pairs of rows, in two arrays. If one lease of a pair is the culprit, this lease is in the
+  first array. If a pair has no culprit, the earlier lease is in the first array. The second array
+  has the second lease of each pair.
 """
 
 from collections.abc import Iterator, Sequence
@@ -97,13 +97,13 @@ class Operations:
 
 @dataclass(frozen=True, slots=True)
 class Leases:
-    """The valid leases of a timeline, ordered by resource, then by grant, then by end.
+    """The valid leases of a timeline.
 
-    `row`: the index of each lease in `operations`. `reader`: whether the lease belongs to a reader.
-    The arrays `granted`, `returned` and `end` hold keys of the timeline. `granted`: the latest
-    possible time of the grant. The lease may have been granted up to `spread` earlier. `returned`:
-    the latest possible time at which the caller got the lease. `end`: the earliest possible end of
-    the lease.
+    The leases are sorted by resource, then by grant time, and then by end time. `row`: the index of
+    each lease in `operations`. `reader`: whether the lease belongs to a reader. The arrays
+    `granted`, `returned` and `end` hold keys of the timeline. `granted`: the latest possible time
+    of the grant. The lease may have been granted up to `spread` earlier. `returned`: the latest
+    possible time at which the caller got the lease. `end`: the earliest possible end of the lease.
     """
 
     operations: Operations
@@ -116,8 +116,10 @@ class Leases:
     spread: int
 
     def own(self, name: str, chosen: Integers | slice = slice(None)) -> Integers:
-        """Return the field `name` of all leases, or of the `chosen` leases. The times are on the
-        clock of the process that had the lease."""
+        """Return the values of the field `name` for the `chosen` leases (default: for all leases).
+
+        The times are on the clock of the process that had the lease.
+        """
         return np.asarray(self.operations.own[name][self.row[chosen]])
 
     def keys(self, times: Records, name: str, chosen: Integers) -> Integers:
@@ -185,12 +187,12 @@ def trace_end_ns(records: Records, ttl_ms: int) -> Integers:
 def broken_rules(
     leases: Leases, gaps_ns: Sequence[tuple[int, int]] | None = None, capacity: int = 1
 ) -> Iterator[tuple[BrokenRule, tuple[Integers, ...]]]:
-    """Yield each rule about leases, together with the rows of the leases that break the rule.
+    """Check all rules about leases.
 
-    `gaps_ns`: the periods in which a load process did not run. The value is None if no process
-    looked for gaps. `capacity`: how many callers may hold a resource at once. If `capacity` is
-    above 1, foreign deletes are not judged, because a record does not show which place a release
-    removed.
+    For each rule, yield the rule and the rows of the leases that break the rule. `gaps_ns`: the
+    periods in which a load process did not run. `gaps_ns` is None if no process measured such
+    periods. `capacity`: how many callers may hold a resource at once. If `capacity` is above 1,
+    foreign deletes are not judged, because a record does not show which place a release removed.
     """
     yield "service_fault", service_faults(leases, capacity)
     yield "client_overstay", client_overstays(leases, capacity)
@@ -201,15 +203,16 @@ def broken_rules(
 
 
 def granted_invalid(own: Records, gaps_ns: Sequence[tuple[int, int]] | None = None) -> Integers:
-    """Return the leases that were granted or returned to their caller at or after their own end.
+    """Return the leases that had already ended when they were granted or when their callers got
+    them.
 
     When the lock grants a lease, the lock checks that the lease has not ended. lockbench reads the
     clock later, when the acquire returns. Between the grant and the return, the process may be
-    stopped or may wait for a core. So a late return does not count if a gap of a load process
-    overlaps the time from the grant to the return. A late return is uncertain if the time between
-    the grant and the return is shorter than `BRIEF_NS`. A late return is also uncertain if there
-    are no data about gaps. Uncertain late returns count only if they are more than 1 % of all
-    leases.
+    stopped or may wait for a core. A gap is a period in which a load process did not run. A late
+    return does not count if any gap overlaps the time from the grant to the return. A late return
+    is uncertain if the time between the grant and the return is shorter than `BRIEF_NS`. If there
+    are no data about gaps, every late return is uncertain. Uncertain late returns count only if
+    they are more than 1 % of all leases.
     """
     won = acquired(own)
     granted = own.granted_ns
@@ -314,17 +317,18 @@ def client_overstays(leases: Leases, capacity: int = 1) -> Pairs:
 def foreign_deletes(leases: Leases) -> Pairs:
     """Return the releases that removed another caller's lease.
 
-    Each pair is the culprit's lease and the victim's lease. The victim's lease was certainly
-    granted after the end of the culprit's lease. Two overlapping leases are a service fault and not
-    a foreign delete, because each release may have removed its own key. Two readers never count as
-    culprit and victim. There are two kinds of proof that a release removed another caller's lease:
+    Each result is a pair of two leases. The first lease is the culprit's lease, and the second
+    lease is the victim's lease. The victim's lease was certainly granted after the end of the
+    culprit's lease. Two overlapping leases are a service fault and not a foreign delete, because
+    each release may have removed its own key. Two leases of readers never form such a pair. There
+    are two kinds of proof that a release removed another caller's lease:
 
     - The culprit's release was sent after the victim's grant and succeeded. The reply to the
       culprit's release came while the victim's lease was still valid.
     - The victim's release returned GONE while the victim's lease was valid. The culprit had the
       lease of the resource before the victim, and the culprit's release succeeded. The reply to the
-      culprit's release came after the end of the culprit's lease. The culprit's release was sent no
-      later than the victim's release.
+      culprit's release came after the end of the culprit's lease. The culprit's release was not
+      sent after the victim's release.
     """
     early = leases.operations.early
     late = leases.operations.late
@@ -399,9 +403,10 @@ def spurious_refusals(
 
 
 def contested(leases: Leases) -> int:
-    """Return how many leases were valid while another operation wanted the resource. An operation
-    that waited in a queue of its own process also counts as an operation that wanted the
-    resource."""
+    """Return how many leases were valid while another operation tried to get the resource.
+
+    Operations that waited in a queue of their own process are included.
+    """
     early = leases.operations.early
     late = leases.operations.late
     keys = leases.timeline.keys

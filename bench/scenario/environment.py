@@ -30,7 +30,7 @@ def split_targets(text: str) -> list[str]:
 def targets_of(environ: Mapping[str, str]) -> tuple[list[str], str]:
     """Return the URLs from `environ`, and the name of the variable.
 
-    If there are no URLs, the list is empty.
+    If both variables are unset or empty, the list of URLs is empty.
 
     Raises UsageError.
     """

@@ -1,9 +1,9 @@
-"""Values in the notation of users: *text or TOML value → number with its unit, distribution, fault,
-URL*, and back.
+"""Converts values that users write: *text or TOML value → number with its unit, distribution,
+fault, URL*. The module also converts such values back to text.
 
-Rules: a duration always names its unit, except `0`. A function raises ValueError for a wrong value.
-The loader adds the place of the value to the error's text. The mask learns the secrets of a URL
-before any message mentions the URL.
+Rules: a duration always names its unit, except `0`. If a value is wrong, the functions of this
+module raise ValueError. The loader adds the place of the value to the error's text. The mask learns
+the secrets of a URL before any message mentions the URL.
 """
 
 import difflib

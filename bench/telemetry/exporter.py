@@ -47,9 +47,10 @@ class ServerWatch(Protocol):
 
     @property
     def infos(self) -> Sequence[Info | None]:
-        """The last INFO of each instance, or None for an instance that does not answer.
+        """The last INFO answers, with one entry for each instance.
 
-        The sequence is empty until the first answers arrive.
+        The entry is None if the instance does not answer. The sequence is empty until the first
+        answers arrive.
         """
 
     def start(self) -> None:
@@ -60,7 +61,7 @@ class ServerWatch(Protocol):
 
 
 class Exporter:
-    """The exporter of the run whose processes write into `folder`.
+    """The exporter of one run. The processes of this run write into `folder`.
 
     Call `start` before the load, and `finish` once there is a result. `watch` asks the servers for
     INFO until the exporter ends. `faults` returns the faults that are in force at the time of the
@@ -109,10 +110,10 @@ class Exporter:
     def finish(self, safety: SafetyReport | None = None, *, hurried: bool = False) -> list[str]:
         """Export the exact totals after the load has ended.
 
-        This method then waits for the collector and stops the exporter. `safety`: the safety
-        section of the result. `hurried`: true if the exporter must wait only a short time for the
-        collector, because the user is waiting. Return warnings, one sentence each. The folder must
-        still exist.
+        This method then waits for the collector and stops the exporter. `safety`: the section
+        `safety` of the result. `hurried`: true if the user is waiting, so that the exporter must
+        wait only a short time for the collector. Return warnings, one sentence each. The folder
+        must still exist.
         """
         self._stop_looking()
         failure = []

@@ -74,8 +74,8 @@ class ObservedAttempt(Struct, frozen=True, array_like=True):
 class Extension(Struct, frozen=True, array_like=True):
     """One extension of a lease.
 
-    `resource`: the `checksum` of the resource's name. `attempt_ns`: the start of the round that won
-    the lease. `outcome`: one of table.EXTEND_OUTCOMES.
+    `resource`: the `checksum` of the resource's name. `attempt_ns`: the start of the round in which
+    the caller got the lease. `outcome`: one of table.EXTEND_OUTCOMES.
     """
 
     resource: int
@@ -86,7 +86,7 @@ class Extension(Struct, frozen=True, array_like=True):
 
     @classmethod
     def of(cls, lease: Lease, sent_ns: int, replied_ns: int, ours: bool | None) -> Self:
-        """Return the record of an extension that has returned.
+        """Return the record of an extension after the call to extend has returned.
 
         `ours`: true if the caller still had the lease, false if the lease was gone, and None if
         this is unknown.
@@ -99,12 +99,15 @@ class Extension(Struct, frozen=True, array_like=True):
 
 
 def checksum(resource: str) -> int:
-    """Return the number by which a line identifies a resource."""
+    """Return the number that identifies the resource in the lines of a log."""
     return crc32(resource.encode())
 
 
 class LineLog:
-    """The writer of a log with lines of one `kind`. `process`: the number of this load process."""
+    """An object that writes a log.
+
+    All lines of the log have the same `kind`. `process`: the number of this load process.
+    """
 
     def __init__(self, folder: Path, kind: str, process: int) -> None:
         self._path = folder / f"{kind}-{process}-{os.getpid()}.json"

@@ -50,7 +50,7 @@ class Looks:
     def look(
         self, now_ns: int, infos: Sequence[Info | None], *, traces: bool, last: bool
     ) -> list[TraceSpan]:
-        """Read the new data in the folder and the servers' last answers.
+        """Read the new data in the folder, and use the last answers of the servers.
 
         If `traces` is true, return the new spans. If `traces` is false, return no spans. `last`:
         true if no vote can change after this call.
@@ -77,9 +77,9 @@ class Looks:
         """Read the whole history once more. Each step reads the records of some resources.
 
         The new counts include late votes. A hand-off has two records, and telemetry may have read
-        these records at very different times. The new counts also include such hand-offs. If no
-        process follows a worker, the worker deletes its oldest files. If files were deleted, the
-        earlier counts are kept.
+        these records at very different times. The new counts also include such hand-offs. A worker
+        that no process follows deletes its oldest files. If files were deleted, this method does
+        not change the counts.
         """
         counts = OperationCounts(self._run.quorum)
         parts = history_parts(self._folder)

@@ -3,7 +3,7 @@ separate threads*.
 
 Rules
 - This is the only file that imports OpenTelemetry. The import takes place only if telemetry is
-  requested. The exporters themselves read the standard variables for endpoints, headers,
+  requested. OpenTelemetry's exporters read the standard variables for endpoints, headers,
   certificates, time-outs and retries. This file keeps the last line of the exporters' log.
 - Status 200 does not prove that items have arrived. If the receiver's answer rejects an item, the
   item has not arrived. If the answer is not OTLP, no item has arrived. Source: OTLP specification,
@@ -50,13 +50,12 @@ _CAUSE = re.compile(r"\[Errno -?\d+\] ([^\"')\n]+)")
 
 
 class Otlp:
-    """The connection to a collector that may be slow or down. There is one thread for metrics and
-    one for traces.
+    """The connection to a collector that may be slow or down.
 
-    `dropped`: how many items of each kind did not arrive. An `export` is one message with metrics.
-    An `export` or a `span` does not arrive if the queue is full, if the time limit at the end
-    passes, or if the transfer fails. A `point` or a `span` does not arrive if the receiver rejects
-    it.
+    One thread sends metrics, and one thread sends traces. `dropped`: for each kind of item, the
+    number of items that did not arrive. An `export` is one message with metrics. An `export` or a
+    `span` does not arrive if the queue is full, if the time limit at the end passes, or if the
+    transfer fails. A `point` or a `span` does not arrive if the receiver rejects it.
     """
 
     def __init__(
@@ -112,11 +111,11 @@ class Otlp:
             ).start()
 
     def complaints(self) -> list[str]:
-        """Return the warnings that lockbench and the exporters give about the settings.
+        """Return the warnings about the settings.
 
-        If any items did not arrive, the list also has a sentence about the lost items. If the
-        receiver sent a message and no items were lost, the list also has a sentence about the
-        message.
+        The warnings come from lockbench and from the exporters. If any items did not arrive, the
+        list also has a sentence about the lost items. If the receiver sent a message and no items
+        were lost, the list also has a sentence about the message.
         """
         sentences = [*self._settings.warnings, *self._before]
         messages = [answers.message for answers in self._answers.values()]
@@ -301,7 +300,7 @@ class HttpAnswer(Protocol):
 
 
 class CollectorAnswers:
-    """The receiver's answers to the exports of one signal.
+    """The answers of a receiver to all exports of one signal.
 
     `rejected`: how many items of the present export were rejected. `message`: the last message of
     the receiver. `field`: the name of the field in an answer that has the number of rejected items.
@@ -359,8 +358,9 @@ class CollectorAnswers:
     def listen(self, exporter: Any) -> None:
         """Record the answers that a gRPC exporter gets.
 
-        The exporter itself discards the answers. The exporter may also create a new stub at any
-        time. So this method replaces the function that creates the stubs.
+        A gRPC exporter does not keep the answers that it gets. The exporter may also create a new
+        stub at any time. So this method replaces the function that creates the stubs of the
+        exporter.
         """
         make = exporter._stub
 

@@ -2,9 +2,9 @@
 /metrics*.
 
 Rules
-- The page is on loopback unless the user sets another host. Names and buckets are the same as in
-  OTLP. Every series has the run id as a label. The series `target_info` has the other attributes of
-  the resource.
+- The page is on loopback unless the user sets another host. The names and the buckets of the
+  metrics are the same as in OTLP. Every series has the run id as a label. The series `target_info`
+  has the other attributes of the resource.
 - If a snapshot is older than two intervals, the page does not show the gauges of the snapshot,
   because the gauges may no longer be true.
 - If there were at least two scrapes, the page stays up until a scraper has read the last snapshot.
@@ -96,7 +96,7 @@ class MetricsPage:
         self._thread.join(1.0)
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the metrics. prometheus_client calls this at each scrape."""
+        """Yield the metrics. The library prometheus_client calls this method at each scrape."""
         snapshot = self._snapshot
         if snapshot is not None:
             yield from self._families(snapshot)

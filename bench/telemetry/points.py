@@ -1,5 +1,6 @@
-"""The data points of an export: *instrument, attributes, value → a data point, checked against the
-table*.
+"""The data points of an export: *instrument, attributes, value → a valid data point*.
+
+The table of instruments decides whether a data point is valid.
 
 Rules
 - The table of instruments lists all allowed names and attributes. For some attributes, the table
@@ -7,9 +8,9 @@ Rules
   error. So a resource, a key or an owner token can never be exported.
 - A value belongs to the first bucket whose upper bound is at least the value. OpenTelemetry and
   Prometheus use the same rule for buckets.
-- Values are counted in fine buckets. The export has a histogram with the bounds of the table, or an
-  exponential histogram. Every edge of an exported bucket is also an edge of a fine bucket, so both
-  histograms are exact.
+- Values are counted in fine buckets. The export has either a histogram with the bounds of the
+  table, or an exponential histogram. Every edge of an exported bucket is also an edge of a fine
+  bucket, so both histograms are exact.
 - Sums are integers in the unit of the input, which is a nanosecond or one item. The export divides
   each sum by the factor `unit`, so that the sum is in seconds or items.
 """
@@ -44,8 +45,8 @@ _EDGES = {
 class Buckets:
     """A histogram of integers.
 
-    `unit`: the factor from an exported value to an integer. The factor is 1e9 if nanoseconds are
-    exported as seconds, and 1 for numbers of items.
+    `unit`: the factor from an exported value to an integer. If nanoseconds are exported as seconds,
+    the factor is 1e9. If numbers of items are exported, the factor is 1.
     """
 
     unit: int = NS_PER_S
@@ -57,8 +58,10 @@ class Buckets:
     greatest: float = -math.inf
 
     def add(self, values: NDArray[np.int64], times: NDArray[np.int64] | int = 1) -> None:
-        """Add an array of integers to the buckets. `times`: how often each integer is added (≥
-        1)."""
+        """Add an array of integers to the buckets.
+
+        `times` (≥ 1): how many times each integer is added.
+        """
         if not len(values):
             return
         np.add.at(self.counts, np.searchsorted(_EDGES[self.unit], values, side="left"), times)
@@ -70,7 +73,8 @@ class Buckets:
     def of_histogram(cls, histogram: Histogram) -> Self:
         """Return the samples of an HDR histogram.
 
-        Each sample gets the middle value of its HDR bucket, which is exact to three digits.
+        The value of each sample becomes the middle of its HDR bucket. This value is exact to three
+        digits.
         """
         buckets = cls()
         filled = np.flatnonzero(histogram.counts)
@@ -82,15 +86,19 @@ class Buckets:
 
     @property
     def explicit(self) -> list[int]:
-        """The number of values in each bucket of the table. The last number counts the values above
-        the last bound."""
+        """The number of values in each bucket of the table.
+
+        One further number at the end counts the values above the last bound.
+        """
         return self._within(_EXPLICIT[self.unit])
 
     @property
     def exponential(self) -> tuple[int, int, list[int]]:
-        """The data of an exponential histogram: the number of zeros, the index of the first filled
-        bucket, and a list of counts. The list begins at the first filled bucket and ends at the
-        last filled bucket."""
+        """The three parts of an exponential histogram.
+
+        The parts are the number of zeros, the index of the first filled bucket, and a list of
+        counts. The list has the count of each bucket from the first to the last filled bucket.
+        """
         zeros, *counts = self._within(_EXPONENTIAL[self.unit])[:-1]
         filled = np.flatnonzero(counts)
         first, end = (filled[0], filled[-1] + 1) if len(filled) else (0, 0)
@@ -146,7 +154,7 @@ class DataPoint:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """All points of one moment. Times are on the wall clock (ns).
+    """All data points that describe a run at one moment. Times are on the wall clock (ns).
 
     `common`: the attributes that every point has.
     """
@@ -158,10 +166,11 @@ class Snapshot:
 
 
 def point(name: str, value: float | Buckets, /, **attributes: str | int) -> DataPoint:
-    """Return a point of the instrument `name`. Buckets are copied.
+    """Return a data point of the instrument `name`.
 
-    In the names of attributes, `_` replaces `.`. Raises KeyError or ValueError for a name or a
-    value that is not in the table.
+    If the value has buckets, the data point gets a copy of the buckets. In the names of the keyword
+    arguments, `_` stands for the `.` in the name of an attribute. Raises KeyError or ValueError for
+    a name or a value that is not in the table.
     """
     instrument = BY_NAME[name]
     attributes_by_label = {attribute.label: attribute for attribute in instrument.attributes}

@@ -7,10 +7,10 @@ warning.
 
 The check recognises the protocol of a server by the server's answers. A gRPC server speaks only
 HTTP/2. A gRPC server answers the preface of HTTP/2 with a SETTINGS frame. A gRPC server never sends
-an HTTP/1 answer to an HTTP/1.1 request. The check accepts a server that answers both the preface
-and the HTTP/1.1 request. A TLS server answers the first message of TLS with a TLS record. A TLS
-server may answer any other message with an alert or an HTTP error. So only an HTTP answer to the
-first TLS message proves that a server speaks plain HTTP.
+an HTTP/1 answer to an HTTP/1.1 request. If a server answers both the HTTP/2 preface and the
+HTTP/1.1 request, the check accepts the server. A TLS server answers the first message of TLS with a
+TLS record. A TLS server may answer any other message with an alert or an HTTP error. So only an
+HTTP answer to the first TLS message proves that a server speaks plain HTTP.
 
 Source: RFC 9113, 3.4 and 6.5; RFC 8446, 5.1.
 """
@@ -77,10 +77,10 @@ def _fault(endpoint: Endpoint) -> str:
 
 
 def _of_secure(place: tuple[str, int]) -> str:
-    """Return the fault of a port that should speak TLS.
+    """Return a text about the fault of a port at which a server should speak TLS.
 
-    The message to the port ends with empty lines, because a server of a text protocol waits for the
-    end of a line.
+    The message to the port ends with an empty line, because a server with a text protocol answers
+    only after the end of a line.
     """
     hello = client_hello() + b"\r\n\r\n"
     heard = _answer(place, hello, _FRAME_BYTES)
@@ -98,7 +98,7 @@ def _of_secure(place: tuple[str, int]) -> str:
 
 
 def _of_plain(place: tuple[str, int], *, is_grpc: bool) -> str:
-    """Return the fault of a port that should not use TLS."""
+    """Return a text about the fault of a port at which a server should not use TLS."""
     frame = _answer(place, _PREFACE, _FRAME_BYTES)
     if frame is None:
         return ""

@@ -2,17 +2,18 @@
 load processes → data points*. The module bench.measure defines all terms.
 
 Rules
-- Every record is counted once. The latencies, the outcome and the attempts of a record are counted
-  when the record appears. The votes of a record are counted later, after all rounds of the record
-  have certainly closed. So the votes of the newest records are possibly missing from the counts.
+- Every record is counted once. When a record appears, its latencies, its outcome and its attempts
+  are counted. The votes of the record are counted later, when all rounds of the record have
+  certainly closed. So the votes of the newest records are possibly missing from the counts.
 - The counts cover the whole run, with warm-up and drain. So the sums are equal to `totals` and
   `releases` in result.json.
 - An unknown value makes no data point. The export never shows an unknown value as 0.
 - A counter from INFO shows the increase since the first answer, so the counter is 0 at the start of
   the run. If a server restarts, the counter is not reset to 0. A new `run_id` shows the restart.
   While an instance does not answer, the export shows no gauges of this instance.
-- A gauge comes from a note or an INFO and is as old as its source. If a gauge is older than two
-  intervals, the gauge is not exported, because its value may no longer be true.
+- The value of a gauge comes from a note or from an INFO answer. The age of a gauge is the age of
+  this source. If a gauge is older than two intervals, the gauge is not exported, because its value
+  may no longer be true.
 """
 
 from collections import defaultdict
@@ -81,10 +82,10 @@ class Run:
     """One run, or the part of a run that one process exports.
 
     `addresses`: host and port of each instance (port 0: a unix socket). `databases`: for each
-    instance, the database index in the URL of the instance. The list is empty if the indices are
-    unknown. `fsync`: one of table.POLICIES. `part`: a text that distinguishes the exporters of one
-    run. `name`: the user's name for the run. `started`: as in result.json. `name` and `started` are
-    "" if they are unknown.
+    instance, the database index in the URL of the instance. If the indices are unknown, `databases`
+    is empty. `fsync`: one of table.POLICIES. `part`: a text that is different for each exporter of
+    the run. `name`: the user's name for the run. `started`: the start of the run, as in
+    result.json. `name` and `started` are "" if they are unknown.
     """
 
     id: str
@@ -150,11 +151,14 @@ class Run:
 
     @property
     def common(self) -> tuple[tuple[str, str], ...]:
-        """The attributes of every data point."""
+        """The attributes that every data point of this run has."""
         return ("redlock.recipe", self.recipe), ("redlock.fsync", self.fsync)
 
     def resource(self, service_name: str) -> dict[str, str]:
-        """Return the attributes of OpenTelemetry's resource, which identify the exporter."""
+        """Return the attributes of OpenTelemetry's resource.
+
+        These attributes identify the exporter.
+        """
         return {
             "service.name": service_name,
             "service.instance.id": self.id + self.part,
@@ -257,8 +261,9 @@ class OperationCounts:
         """Count the new operations at `now_ns`.
 
         Compute the leases per second and the mean number of callers that wait for the answer to a
-        release. Also count each hand-off whose release was sent between the last two calls. The
-        grants that followed these releases have been recorded before this call.
+        release. This method also counts hand-offs. In each call, the method counts the hand-offs
+        with a release between the two previous calls. By the time of this call, the grants after
+        these releases have been recorded.
         """
         elapsed_s = max((now_ns - self._looked_ns) / NS_PER_S, 1e-3)
         before = self.leases
@@ -331,12 +336,12 @@ class OperationCounts:
         notes: Sequence[WorkerNote] = (),
         fresh: Sequence[WorkerNote] = (),
     ) -> Iterator[DataPoint]:
-        """Yield all points of the operations. The result also has points about the callers that had
-        to wait.
+        """Yield all points of the operations.
 
-        The recipes count some of the waits, and the `notes` of the workers report these counts. The
-        `fresh` notes report the numbers of holders and waiters. If load processes run but none of
-        them has written a recent note, there are no points about holders and waiters.
+        The result also has points about the callers that had to wait. The recipes count some of the
+        waits, and `notes` has these counts. `fresh`: the recent notes, which have the numbers of
+        holders and waiters. If load processes run but `fresh` has no note of a running process,
+        there are no points about holders and waiters.
         """
         for one in self._totals.points():
             timed = one.instrument.name == "redlock.acquire.duration"
@@ -363,10 +368,11 @@ def count_observed(
     extensions: Sequence[Extension],
     addresses: Sequence[Address],
 ) -> None:
-    """Count how long extensions took, and how long each instance took to answer a SET.
+    """Add the durations of extensions and SETs to `totals`.
 
-    If `extensions` is empty, no points about extensions are made. If an instance did not answer a
-    SET, the function counts the time from the SET to the end of the round.
+    The duration of a SET is the time until an instance answered the SET. If `extensions` is empty,
+    no points about extensions are made. If an instance did not answer a SET, the function counts
+    the time from the SET to the end of the round.
     """
     for name in EXTEND_OUTCOMES if extensions else ():
         took = [one.replied_ns - one.sent_ns for one in extensions if one.outcome == name]
@@ -405,7 +411,7 @@ class InfoTotals(Totals):
     def note(self, infos: Sequence[Info], now_ns: int) -> None:
         """Add the INFO answers that the instances sent at `now_ns` (monotonic clock).
 
-        If `infos` is the same object as in the last call, the instances have given no new answers.
+        If the instances have sent no new answers, `infos` is the same object as in the last call.
         """
         if infos is not self._now:
             self._answered_ns = now_ns

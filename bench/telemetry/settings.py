@@ -6,8 +6,8 @@ Rules
   telemetry.
 - This module reads only the variables that decide *whether* and *how often* to export.
   OpenTelemetry's own exporters read the other variables.
-- If lockbench cannot follow a setting, the user gets a warning or an error. A setting is never
-  replaced silently. Messages never show a value that may hold a secret.
+- If lockbench cannot use the value of a setting, lockbench shows a warning or an error. lockbench
+  never replaces a value without a message. Messages never show a value that may hold a secret.
 """
 
 import math
@@ -53,10 +53,10 @@ class TelemetrySettings:
     """The settings of an export.
 
     `metrics`, `traces`: the OTLP protocol (None: the signal is not sent over OTLP). `page`: host
-    and port of /metrics. `one_in`: n means that one of n ordinary operations is traced (0: no
-    ordinary operation). `exponential`: if true, OTLP gets exponential histograms instead of
-    histograms with the table's bounds. `endpoint`: the address of the collector without secrets, as
-    messages show it.
+    and port of /metrics. `one_in`: if `one_in` is n, one of n ordinary operations is traced. If
+    `one_in` is 0, no ordinary operation is traced. `exponential`: if true, OTLP gets exponential
+    histograms instead of histograms with the table's bounds. `endpoint`: the address of the
+    collector without secrets, as messages show it.
     """
 
     metrics: str | None = None
@@ -197,10 +197,10 @@ def _ignored(environ: Environ) -> Iterator[str]:
 
 
 def _exporters(environ: Environ, signal: str) -> set[str]:
-    """Return the exporters that the variables name for a signal.
+    """Return the names of the exporters for a signal, as the variables request them.
 
-    If the variables name an endpoint but no exporter, the result is `otlp`. If the variables name
-    neither an endpoint nor an exporter, the result is empty.
+    If the variables name an endpoint but no exporter, the only exporter is `otlp`. If the variables
+    name neither an endpoint nor an exporter, the result is empty.
     """
     if named := _words(environ, f"OTEL_{signal}_EXPORTER"):
         return named - {"none"}

@@ -128,7 +128,7 @@ class InstrumentKind(Enum):
     """The kind of an instrument.
 
     A COUNTER only grows. A GAUGE shows the present value of a quantity. A HISTOGRAM counts values
-    in buckets with the `BOUNDS`.
+    in buckets. `BOUNDS` has the upper bounds of the buckets.
     """
 
     COUNTER = "counter"

@@ -18,8 +18,9 @@ Rules
 - If possible, `choose` takes operations with observed attempts, because the traces of these
   operations show each instance. For half of the slow acquires, `choose` considers only operations
   with observed attempts.
-- If a chosen operation had to wait, the operation that held the lock at that time is chosen, too.
-  The trace of the waiting operation links to the trace of the holder.
+- If a chosen operation had to wait, `choose` also chooses the operation that held the lock at that
+  time. The trace of the operation that waited has a link to the trace of the operation that held
+  the lock.
 - All records must be settled. In a settled record, the round has closed, late replies are patched
   in, and the attempts have been written. A span has a vote margin only if all votes are decided. If
   the last round was observed, the votes in the span come from the observed attempt. In this case,
@@ -91,8 +92,9 @@ class Chosen:
 def choose(records: Records, observed: Flags, one_in: int, rng: random.Random) -> list[Chosen]:
     """Choose the operations to trace.
 
-    `observed`: for each operation, whether any of its attempts was observed. `one_in`: n means that
-    one of n operations is chosen by chance (0: no operation).
+    `observed`: one bool for each operation, which is true if any attempt of the operation was
+    observed. `one_in`: if `one_in` is n, one of n operations is chosen by chance. If `one_in` is 0,
+    no operation is chosen by chance.
     """
     reasons: dict[int, str] = {}
     for reason, rows in _by_reason(records, observed, one_in, rng):
@@ -109,11 +111,11 @@ def choose(records: Records, observed: Flags, one_in: int, rng: random.Random) -
 
 
 def _holder_of(records: Records, row: int) -> int | None:
-    """Return the row of the operation that held the lock while `row` waited, if any.
+    """Return the row of the operation that held the lock while `row` waited.
 
-    The holder is an operation of the same resource that sent its release between the start and the
-    end of `row`. If there are several such operations, the holder is the operation with the last
-    release.
+    Return None if no such operation is known. The holder is an operation of the same resource that
+    sent its release between the start and the end of `row`. If several operations sent a release in
+    this time, the holder is the operation with the last release.
     """
     one = records[row]
     if outcomes.attempts_of(records[row : row + 1])[0] <= 1:
@@ -171,10 +173,11 @@ class TraceSpan:
 
 
 class Tracing:
-    """The tracing of a run. The object chooses operations and makes the spans of these operations.
+    """The tracing of a run.
 
-    The parameters `one_in` and `rng` have the same meaning as in `choose`. `wall_ns`: wall clock −
-    monotonic clock.
+    A Tracing object chooses operations and makes the spans of the chosen operations. The parameters
+    `one_in` and `rng` have the same meaning as in `choose`. `wall_ns`: wall clock − monotonic
+    clock.
     """
 
     def __init__(self, run: Run, one_in: int, wall_ns: int, rng: random.Random) -> None:
@@ -338,7 +341,7 @@ def _votes_of(record: Records, attempts: Sequence[ObservedAttempt]) -> dict[str,
 
     If the last round was observed, the votes come from the observed attempt. In this case, the
     child spans show the same votes. If the last round was not observed, the votes come from the
-    record. A record counts votes that were missing at the end of the load as undecided.
+    record. If a vote was missing at the end of the load, the record counts this vote as undecided.
     """
     if attempts and attempts[-1].number == int(outcomes.attempts_of(record)[0]):
         votes = [ask.vote for ask in attempts[-1].asks]

@@ -1,8 +1,9 @@
 """The check of a machine for lockbench: *this machine → facts, each with advice*.
 
-Rules: the doctor tries each feature instead of guessing. If a feature does not work, the doctor
-reports a fact about the machine and raises no exception. The status "missing" prevents every run.
-The status "limited" prevents only the features that the advice names. Source: cgroups(7).
+Rules: the doctor uses each feature once to find out whether the feature works. If a feature does
+not work, the doctor reports a fact about the machine and raises no exception. The status "missing"
+prevents every run. The status "limited" prevents only the features that the advice names. Source:
+cgroups(7).
 """
 
 import tempfile
@@ -46,7 +47,10 @@ class Status(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """One line of the doctor's answer. `advice` is "" if there is nothing to do."""
+    """One line in the output of the doctor.
+
+    `advice` is "" if the user does not need to do anything.
+    """
 
     name: str
     value: str
@@ -251,8 +255,8 @@ def _configuration(url: str) -> Iterator[Fact]:
 def why_not_here(server: ServerBinary) -> dict[str, BenchError | None]:
     """Return a mapping from each kind of fault to the reason why this kind is impossible.
 
-    The reasons are about this machine and the server program `server`. The reason is None if the
-    fault is possible.
+    The reasons are about this machine and the server program `server`. If a kind of fault is
+    possible, its reason is None.
 
     Raises EnvironmentNotReadyError.
     """

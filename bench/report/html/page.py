@@ -118,7 +118,10 @@ _STYLES = ("c1", "c2", "c4", "c5", "good", "c3", "bad")
 
 
 def page_of_several(runs: Sequence[RunResult], names: Sequence[str]) -> Page:
-    """Return the page of several runs. `names` has the name of each run, in the same order."""
+    """Return the page of several runs.
+
+    `names` has one name for each run. The names are in the same sequence as the runs.
+    """
     labels = [f"{chr(ord('A') + place % 26)}: {name}" for place, name in enumerate(names)]
     named = [*zip(labels, runs, map(sheet, runs), strict=True)]
     heads = [

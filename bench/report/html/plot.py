@@ -3,13 +3,13 @@
 Source: SVG 1.1.
 
 Rules: this module escapes all text from a result. Coordinates keep one digit after the point.
-Colours are classes of page.css, which has versions for light, dark and print. A missing value is a
-gap in a line. Every axis has its unit. Each fault is a band over the whole height of the picture,
-and the name of the fault is at the top of the band. Lines differ in their dashes as well as in
-colour. Each mark has a `key` that explains it. The legend lists the keys of the drawn marks. A
-title states the result with its figures. `about` states the content and the unit of the picture.
-Every picture includes the data from which it is drawn. The data have the same units as in
-result.json.
+Colours are classes of page.css, which has versions for light, dark and print. If a value is
+missing, the line has a gap. Every axis has its unit. Each fault is a band over the whole height of
+the picture, and the name of the fault is at the top of the band. Lines differ in their dashes as
+well as in colour. Each mark has a text `key` that explains the mark. The legend lists the keys of
+all marks in the picture. The title of a picture states the result, with the most important numbers.
+`about` states the content and the unit of the picture. Every picture includes the data from which
+it is drawn. The data have the same units as in result.json.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -57,8 +57,8 @@ class Figure:
     `name`: an identifier, which is also used in the names of files. `legend`: names, each with a
     small drawing (SVG). `cursor`: the positions on the x axis that belong to the rows of the data.
     The reader selects a position with the mouse or the keyboard, and the page shows the row of this
-    position. `drawn`: data for a picture that the script of the page draws over the whole width. If
-    `drawn` is not None, `svg` is empty.
+    position. `drawn`: the data of a picture that the script of the page draws. Such a picture
+    covers the whole width of the page. If `drawn` is not None, `svg` is empty.
     """
 
     name: str
@@ -75,10 +75,10 @@ class Figure:
 def data_of(
     kind: type, rows: Iterable[object], paths: Iterable[str] = ()
 ) -> tuple[list[Column], list[list[Cell]]]:
-    """Return the columns and the rows of the data table below a picture. `rows`: sections of the
-    type `kind`.
+    """Return the columns and the rows of the data table below a picture.
 
-    `paths`: the fields that have a column (empty: each field that is shown in pictures).
+    `rows`: sections of the type `kind`. `paths`: the fields that get a column. If `paths` is empty,
+    all fields that pictures show get a column.
     """
     fields = [field_at(kind, path) for path in paths] or fields_in(kind, "data")
     columns = [Column("_".join(field.path), field.unit, field.label) for field in fields]
@@ -94,8 +94,8 @@ Value = float | int | None
 class Line:
     """A line through the points of `xs` and `ys`. `style`: a class of page.css.
 
-    If a value in `ys` is None, the line has a gap at this point. A point between two gaps is drawn
-    as a dot.
+    If a value in `ys` is None, the line has a gap at this point. If a point has a gap on both
+    sides, the point is drawn as a dot.
     """
 
     xs: Sequence[float]
@@ -156,11 +156,10 @@ def plot(
     rows: Sequence[Sequence[Cell]],
     xs: Sequence[float] = (),
 ) -> Figure:
-    """Return the figure `name`, which draws `marks` over the scales `x` and `y`. Bands are drawn
-    behind all other marks.
+    """Return the figure `name`, which draws `marks` over the scales `x` and `y`.
 
-    A screen reader reads `title` and `about`. `xs`: the position of each of the `rows` on the x
-    axis.
+    Bands are drawn behind all other marks. Screen readers read the texts `title` and `about` aloud.
+    `xs`: the position of each of the `rows` on the x axis.
     """
     x = replace(x, start=LEFT, end=RIGHT)
     y = replace(y, start=BOTTOM, end=TOP)
@@ -200,8 +199,10 @@ def _grid(x: Scale, y: Scale) -> str:
 
 
 def _odd(place: int, scale: Scale) -> str:
-    """Return the class of a tick label. If there are many labels, a phone hides every second
-    label."""
+    """Return the CSS class of a tick label.
+
+    If an axis has many labels, every second label is hidden on a phone.
+    """
     return "odd" if place % 2 and len(scale.ticks) > _FEW_TICKS else ""
 
 
@@ -271,8 +272,10 @@ def _legend(named: Iterable[tuple[str, str]]) -> dict[str, str]:
 
 
 def _swatch(mark: Mark) -> str:
-    """Return a small drawing of a mark for the legend. The drawing is 26 wide and 10 high (SVG
-    units)."""
+    """Return a small drawing of a mark for the legend.
+
+    The width of the drawing is 26 SVG units, and its height is 10 SVG units.
+    """
     style = _class_of(mark)
     if isinstance(mark, Line):
         return stroke(1, 5, 25, 5, "line faint" if "faint" in style else style)
@@ -310,7 +313,7 @@ class Bar:
 
     `value`, `low`, `high`: the value and its interval (None: unknown). `text`: the figure in words.
     `style`: the class of page.css. `key`: the text that explains the style in the legend. `limit`:
-    the position at which the row has a mark for its limit.
+    the value of the limit. The row has a mark at this value.
     """
 
     name: str
@@ -337,8 +340,8 @@ def forest(
 ) -> Figure:
     """Return the figure `name`, which is a forest plot of `bars` over the scale `x`.
 
-    The name and the text of a row are above its interval. `lines`: pairs of a value and its name. A
-    vertical line marks each value. `limit`: the text that the legend shows beside the mark for a
+    Each row shows its name and its text above its interval. `lines`: pairs of a value and its name.
+    A vertical line marks each value. `limit`: the text that the legend shows beside the mark for a
     limit.
     """
     x = replace(x, start=_MARGIN, end=_WIDTH - _MARGIN)
@@ -392,10 +395,11 @@ def _row(bar: Bar, x: Scale, top: float) -> str:
 
 
 def _bar(bar: Bar, y: float, x_of: Callable[[str], float]) -> str:
-    """Return the interval and the point of a bar, if they are known.
+    """Return the SVG of a bar, which shows the interval and the value.
 
-    `x_of("low")` returns the position of the bar's lower end. `x_of("high")` returns the position
-    of the upper end, and `x_of("value")` returns the position of the point.
+    An unknown interval or value is left out. `x_of("low")` returns the position of the bar's lower
+    end. `x_of("high")` returns the position of the upper end, and `x_of("value")` returns the
+    position of the point.
     """
     parts = []
     if bar.low is not None and bar.high is not None:

@@ -54,7 +54,10 @@ class LatencyCurve:
 
 
 def percentile_figure(result: RunResult) -> Figure | None:
-    """Return all latencies of a run as percentile curves, or None if nothing was measured."""
+    """Return a picture with the percentile curves of all latencies of a run.
+
+    Return None if no latency was measured.
+    """
     curves = []
     for field, style in zip(fields_in(Latencies, "curve"), _STYLES, strict=False):
         name = field.name
@@ -86,7 +89,7 @@ def percentile_figure(result: RunResult) -> Figure | None:
 def instance_figures(result: RunResult) -> Iterator[Figure | None]:
     """Yield pictures of the reply times of the first MOST_INSTANCES instances.
 
-    All these pictures have the same axes.
+    The axes of all yielded pictures have the same range.
     """
     shown: dict[str, tuple[str, LatencyCurve]] = {}
     for one in result.instances[:MOST_INSTANCES]:
@@ -197,10 +200,10 @@ def course_of(result: RunResult) -> OverTime | None:
 
 
 def slowest_of(result: RunResult) -> tuple[float, str] | None:
-    """Return a time (s) and a sentence about the slowest acquire. Return None if the slowest
-    acquire is unknown.
+    """Return the time (s) of the slowest acquire, and a sentence about this acquire.
 
-    The time is the middle of the slice in which the acquire was due.
+    Return None if the slowest acquire is unknown. The time is the middle of the slice in which the
+    acquire was due.
     """
     over = course_of(result)
     whole = result.latency_s.acquire.max
@@ -360,8 +363,8 @@ class _CourseFigures:
     ) -> Figure:
         """Return a picture of shares.
 
-        The areas of all columns in `styles` are drawn on top of each other. If a slice has any
-        value above 0, the shares in this slice add up to 100 %.
+        The areas of all columns in `styles` are drawn on top of each other. The shares in a slice
+        add up to 100 %, unless all values in this slice are 0.
         """
         sums = [
             sum(slice_) or 1 for slice_ in zip(*(columns[column] for column in styles), strict=True)

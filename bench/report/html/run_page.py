@@ -212,7 +212,10 @@ def _told(example: Example, origin_ns: int) -> str:
 
 
 def _span(example: Example, origin_ns: int) -> tuple[float, float]:
-    """Return the time span of a finding and of its operations."""
+    """Return the time span from the first to the last time in a finding.
+
+    The times of the operations of the finding are included.
+    """
     names = (name for name in TIMES if name != "valid_until_ns")
     times = [
         example.at_ns,
@@ -222,9 +225,10 @@ def _span(example: Example, origin_ns: int) -> tuple[float, float]:
 
 
 def _around(result: RunResult, at_s: float) -> tuple[float, float]:
-    """Return a time span that contains `at_s` and the leases whose grants are nearest to `at_s`.
+    """Return a time span that contains `at_s` and some leases.
 
-    The leases belong to the first resource for which the result shows holders.
+    The chosen leases were granted nearest to `at_s`. The leases belong to the first resource for
+    which the result shows holders.
     """
     rows = next((holder.rows for holder in result.safety.holders if holder.rows), ())
     near = sorted(rows, key=lambda row: abs(row[0] / 1e6 - at_s))[:_LEASES]
@@ -289,7 +293,7 @@ def _holders(result: RunResult, moment: Eyecatcher | None) -> Figure | None:
 
 
 def _examples(result: RunResult) -> Part | None:
-    """Return the table of the operations of every finding.
+    """Return one table with the operations of all findings.
 
     Times are in ms from the start of the finding's first operation.
     """
@@ -368,7 +372,7 @@ def scenario_facts(scenario: Scenario) -> dict[str, str]:
 def _fact_text(value: object) -> str:
     """Return `value` as text.
 
-    The text of a mapping has the form `name value, …`. Semicolons separate the items of a list.
+    A mapping is written as `name value, name value, …`. Semicolons separate the items of a list.
     """
     if isinstance(value, Mapping):
         return ", ".join(f"{name} {_fact_text(part)}" for name, part in value.items()) or "none"

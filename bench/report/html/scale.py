@@ -91,8 +91,9 @@ def latencies(values: Iterable[float]) -> Scale:
 def percentiles(count: float) -> Scale:
     """Return the scale of a percentile curve with `count` samples.
 
-    The scale is logarithmic. For a percentile p from 0 to 1, the value on the scale is 1 ÷ (1 − p).
-    The scale ends at the smallest power of ten that is at least `count`.
+    The scale is logarithmic. A percentile is converted to a value on this scale: the value for the
+    percentile p (0 to 1) is 1 ÷ (1 − p). The last value on the scale is the smallest power of ten
+    that is at least `count`.
     """
     nines = math.ceil(math.log10(max(count, 10)))
     ticks = (1.0, 2.0, *(10.0**decade for decade in range(1, nines + 1)))

@@ -3,8 +3,8 @@ servers → a figure*. All functions are pure.
 
 Every client has a vertical line. All servers together have one vertical line at the right. A call
 is an arrow to the line of the servers, and an answer is an arrow back to the client. All other
-steps are drawn as dots. A bar beside a line shows the time during which the client believes that it
-holds the lock.
+steps are drawn as dots. A bar beside the line of a client shows how long this client believes that
+it holds the lock.
 """
 
 from collections.abc import Iterator, Sequence
@@ -59,7 +59,7 @@ def sequence(
     moves: Sequence[Move],
     holdings: Sequence[HoldingSpan] = (),
 ) -> Figure:
-    """Return the figure `name`, which draws the `moves`.
+    """Return the figure `name`. The figure is a picture of the `moves`.
 
     The data table of the figure also lists the `moves`. `lines`: the names of the clients, then the
     name of the servers.
