@@ -1,6 +1,6 @@
 """The check of a machine for lockbench: *this machine → facts, each with advice*.
 
-Rules: the doctor uses each feature once to find out whether the feature works. If a feature does
+Rules: the doctor uses each feature to find out whether the feature works. If a feature does
 not work, the doctor reports a fact about the machine and raises no exception. The status "missing"
 prevents every run. The status "limited" prevents only the features that the advice names. Source:
 cgroups(7).
