@@ -1,7 +1,7 @@
 """Runs one command line, and returns its exit code.
 
-Every expected failure raises a BenchError or a click exception. This module turns such a failure
-into one line on stderr, and into a case in the JUnit file of a CI job.
+Every expected failure raises a BenchError or a click exception. This module reports such a failure
+as one line on stderr, and as a case in the JUnit file of a CI job.
 """
 
 import os
@@ -111,7 +111,7 @@ def _refuse(sentence: str, code: int, group: click.Group, arguments: Sequence[st
 
 
 def _parameters(group: click.Group, arguments: Sequence[str]) -> Mapping[str, object]:
-    """Return those parameters of the typed command that click can read."""
+    """Return all parameters of the typed command that click can read."""
     context = click.Context(group, resilient_parsing=True)
     with suppress(click.ClickException, BenchError):
         command = group.get_command(context, arguments[0])

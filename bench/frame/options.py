@@ -37,7 +37,8 @@ class Options:
 
     @classmethod
     def of(cls, values: Values) -> Self:
-        """Return the options of this class, taken from all values that click has converted."""
+        """Make an object of this class from the values that click has converted, and return the
+        object."""
         return cls(**{field.name: values[field.name] for field in fields(cls)})
 
 
@@ -297,8 +298,9 @@ def environment_targets(*, quiet: bool) -> list[str]:
     """Return the targets in the environment variables. Unless `quiet` is true, print a line with
     the name of the variable on stderr.
 
-    A command uses these targets if the user gives no --target and no option for servers that
-    lockbench starts. Raises UsageError.
+    A command uses these targets if the user selects no servers on the command line. The user can
+    select servers by --target, or by an option that makes lockbench start servers. Raises
+    UsageError.
     """
     urls, variable = targets_of(os.environ)
     if urls and not quiet:

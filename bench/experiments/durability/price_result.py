@@ -185,8 +185,8 @@ class VisitSeen(Section, frozen=True, kw_only=True):
 
 
 class DiskFigures(Section, frozen=True, kw_only=True):
-    """The duration of an fdatasync in seconds, measured before each visit and without an added
-    delay."""
+    """The duration of an fdatasync in seconds, without an added delay. lockbench measures this
+    duration before each visit."""
 
     p50: Annotated[Amount, says("median of the visits' medians, in seconds")]
     p99: Annotated[
@@ -352,8 +352,8 @@ class AlwaysCost(MatrixPlace, frozen=True, kw_only=True):
 
     @property
     def price(self) -> str:
-        """The ratio with its interval, as text. If the ratio may be 1 or less, the text says
-        "nothing measurable" in place of the ratio."""
+        """The ratio with its interval, as text. If the interval does not lie completely above 1,
+        the text contains "nothing measurable" instead of the ratio."""
         is_sure = self.low is not None and self.low > 1
         return f"{self.times if is_sure else 'nothing measurable'} ({self.interval})"
 

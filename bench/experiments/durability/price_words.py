@@ -38,8 +38,8 @@ from bench.report.sheet import Columns, KeyFigure, Part, Sheet, made, sheet_of, 
 def beside(losses: Answer[CrashResult], result: FsyncResult, folder: Path) -> FsyncResult:
     """Read the newest crash result in `folder`. Return a copy of `result` that also contains the
     losses in this crash result. If `result` already has losses, return `result` unchanged. If the
-    crash result cannot be read, or if the two results do not fit together, add a warning in place
-    of the losses.
+    crash result cannot be read, or if the two results do not fit together, add a warning instead of
+    the losses.
     """
     if result.planner.ttl_ms:
         return result

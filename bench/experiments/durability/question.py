@@ -1,6 +1,6 @@
-"""Defines the questions of `lockbench fsync` and `lockbench crash`. The first question asks what
-each fsync policy costs. The second question asks which locks are lost in a crash under each fsync
-policy.
+"""Describes the two questions that `lockbench fsync` and `lockbench crash` answer. The first
+question asks what each fsync policy costs. The second question asks which locks are lost in a crash
+under each fsync policy.
 """
 
 from __future__ import annotations

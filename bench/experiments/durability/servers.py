@@ -65,8 +65,8 @@ class CellServers:
         return sum(control.syncs for control in self.controls) if self.controls else None
 
     def syncs_since(self, before: int | None) -> int | None:
-        """Return how many syncs the servers made since `syncs` had the value `before`. Return None
-        if the number is unknown."""
+        """Return the number of syncs that the servers have made since an earlier moment. At this
+        moment, `syncs` had the value `before`. Return None if the number is unknown."""
         return None if before is None or self.syncs is None else self.syncs - before
 
 

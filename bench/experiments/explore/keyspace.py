@@ -1,10 +1,10 @@
 """Stores the data of a simulated server, and executes the commands that locks send. Each command
 gets one RESP2 reply.
 
-The commands do what the manuals of Redis and Valkey say. Only the forms of the commands that locks
-use are supported. An unknown command or option gets an error reply. A real server that is too old
-for a command replies in the same way. The library lupa runs scripts unchanged in Lua. `rate` is the
-speed of the server's clock, relative to the world's clock.
+The commands do what the manuals of Redis and Valkey say. The server supports each command only in
+the forms that locks use. An unknown command or option gets an error reply. A real server that is
+too old for a command replies in the same way. The library lupa runs scripts unchanged in Lua.
+`rate` is the speed of the server's clock, relative to the world's clock.
 """
 
 import socket

@@ -2,11 +2,12 @@
 timers, processes and event loops.
 
 A schedule is played in one thread with one virtual clock. The module sockets.py simulates the
-`threading.Thread` and `threading.Condition` of a recipe. Other timers, threads and processes of the
-recipe would run in real time, after the whole schedule has been played. For example, a real timer
-would release the lock too late, and the lock would wrongly seem to be safe. So this module notices
-each part that would run in real time, and refuses the part if possible. The verdict on the recipe
-is then "not known". Source: the table of audit events in Python's documentation.
+`threading.Thread` and `threading.Condition` of a recipe. If the recipe starts timers, processes or
+other kinds of threads, they would run in real time, after the whole schedule has been played. For
+example, a real timer would release the lock too late, and the lock would wrongly seem to be safe.
+So this module notices each part that would run in real time, and prevents its start if possible.
+The verdict on the recipe is then "not known". Source: the table of audit events in Python's
+documentation.
 """
 
 import _thread

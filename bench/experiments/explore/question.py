@@ -1,5 +1,5 @@
-"""Defines the question of `lockbench explore`, which asks for a simulated schedule that breaks a
-recipe.
+"""Describes the question that `lockbench explore` answers. The question is whether a simulated
+schedule breaks a recipe.
 """
 
 from __future__ import annotations

@@ -176,7 +176,7 @@ class Hunt(Struct):
     @property
     def is_enough(self) -> bool:
         """True if the search may stop. The search may stop if it has found enough schedules that
-        break the recipe, or one short schedule that breaks the recipe.
+        break the recipe. A single schedule is enough if it is short.
         """
         return self.broken_count >= ENOUGH or (
             self.broken is not None and len(self.broken.steps) <= SHORT + 1

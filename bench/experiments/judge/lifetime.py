@@ -124,10 +124,10 @@ def takeover(
 
 
 def place_ms(stage: JudgeStage) -> float | None:
-    """Measure the time (ms) after which a semaphore gives the place of a frozen holder to another
-    client. Return None if the time cannot be measured. Frozen holders take all places, and one more
-    client waits for a place. The measurement begins before the first request of a holder. So the
-    result is a little longer than the time for which the semaphore reserves a place.
+    """Measure how long (ms) a semaphore waits until it gives the place of a frozen holder to
+    another client. Return None if the time cannot be measured. Frozen holders take all places, and
+    one more client waits for a place. The measurement begins before the first request of a holder.
+    So the result is a little longer than the time for which the semaphore reserves a place.
     """
     ttl_ms = stage.ttl_ms
     if ttl_ms is None or ttl_ms > LONGEST_TTL_MS:

@@ -1,4 +1,5 @@
-"""Defines the question of `lockbench judge`, which asks whether your own lock is safe."""
+"""Describes the question that `lockbench judge` answers. The question is whether your own lock is
+safe."""
 
 from __future__ import annotations
 

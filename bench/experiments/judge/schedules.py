@@ -3,10 +3,10 @@ function that names its source and the one fault that it looks for.
 
 The commands `lockbench judge` and `lockbench audit` play schedules as rows. The function returns a
 text that describes the fault, or "" if there is no fault. `need` asserts each precondition. If a
-precondition is not met, the result is unknown. To force the order of the steps, a schedule freezes
-servers and clients, and it waits until a request is unread on a socket. A schedule uses the clock
-only to wait for the end of a lease. In an audit, each library keeps its default settings, except
-for the TTL.
+precondition is not met, the result is unknown. A schedule must force the sequence of its steps. For
+this purpose, the schedule freezes servers and clients, and waits until a socket has an unread
+request. A schedule uses the clock only to wait for the end of a lease. In an audit, each library
+keeps its default settings, except for the TTL.
 
 Users see the docstring of a schedule, because it is the description of the row's course of events.
 """

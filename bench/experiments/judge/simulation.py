@@ -104,8 +104,8 @@ def search(stage: JudgeStage) -> RowFinding:
 
 
 def _lettered(text: str) -> str:
-    """Return `text` with the client names of the judge in place of the client names of the
-    explorer. For example, C1 becomes A.
+    """Replace the explorer's client names in `text` by the judge's client names, and return the new
+    text. For example, C1 becomes A.
     """
     return re.sub(r"\bC([1-9])\b", lambda name: chr(ord("A") - 1 + int(name[1])), text)
 

@@ -78,8 +78,8 @@ class PlannedRow:
 def look_at_recipe(recipe: str, setup: RowSetup) -> Finding:
     """Explore `recipe`, and return the finding.
 
-    The finding says how many schedules were played. If a schedule broke the recipe, the finding
-    also has the number of steps in the smallest such schedule.
+    The finding says how many schedules were played. If schedules broke the recipe, the finding also
+    contains the number of steps in the smallest of these schedules.
     """
     row, _ = _explored(recipe, setup)
     figures: dict[str, float | None] = {"schedules": row.schedules, "tested": row.tested}

@@ -1,4 +1,4 @@
-"""Defines the question of `lockbench safety`. The command finds out which faults break each
+"""Describes the question that `lockbench safety` answers. The question is which faults break each
 recipe.
 """
 

@@ -131,7 +131,7 @@ class Trial(Struct, frozen=True):
 
 
 class Attempt(Struct, frozen=True, array_like=True):
-    """One attempt of a contender, which is one round of SETs.
+    """One attempt of a contender. In an attempt, the contender sends one round of SETs.
 
     Times are in ns of CLOCK_MONOTONIC. The contender reads the clock immediately before and after
     its call. `valid_until_ns` is the end of the lease, or 0 if the attempt gave no lease.

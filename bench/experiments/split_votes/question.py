@@ -1,4 +1,5 @@
-"""Defines the question of `lockbench split-votes`, which asks how often no contender wins."""
+"""Describes the question that `lockbench split-votes` answers. The question is how often no
+contender wins."""
 
 from __future__ import annotations
 

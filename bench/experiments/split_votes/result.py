@@ -70,8 +70,8 @@ class ContestRow(Section, frozen=True, kw_only=True):
 
 
 class ContentionRow(ContestRow, frozen=True, kw_only=True):
-    """The trials of a contest in which each contender makes one attempt. The row states the share
-    of rounds without a winner.
+    """The trials of one contest. In each trial, each contender makes one attempt. The row states
+    the share of rounds without a winner.
     """
 
     spread_s: Annotated[
@@ -104,7 +104,8 @@ class ContentionRow(ContestRow, frozen=True, kw_only=True):
 
 
 class RetryRow(ContestRow, frozen=True, kw_only=True):
-    """The trials of a contest in which contenders make attempts until one of them wins."""
+    """The trials of one contest. In each trial, the contenders make attempts until one contender
+    wins."""
 
     retry: Annotated[
         RetrySettings, says("when the next attempt starts", shown="table:policy,window_ms")

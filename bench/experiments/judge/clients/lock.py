@@ -46,7 +46,8 @@ class Lock(NamedTuple):
     `is_held(held)` asks the library whether the caller still holds the lock, and returns the
     answer. `valid_ms(held)` returns the validity that the library stated at the grant.
     `hold(resource, ttl_ms, wait_ms)` returns the library's context manager. `answers()` returns
-    whether the acquire of a user's lock has ever returned a grant, such as True or a token.
+    True if the acquire of a user's lock has already returned a value at a grant, such as True or a
+    token.
     """
 
     acquire: Callable[[str, int, int], object]

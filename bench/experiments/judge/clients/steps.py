@@ -53,7 +53,7 @@ class _BodyError(Exception):
 
 
 class _Steps:
-    """A client of a library, with the locks that it holds and the steps that it can execute."""
+    """A client of a library. The client stores the locks that it holds, and executes steps."""
 
     def __init__(self, lock: Lock, *, forks: bool = False) -> None:
         self._lock = lock
