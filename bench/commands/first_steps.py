@@ -1,4 +1,4 @@
-"""Contains the commands for a user's first steps. The commands list the locks, check the machine,
+"""Contains the commands that a new user runs first. The commands list the locks, check the machine,
 write a first scenario, and print the lines for shell completion.
 
 These commands never overwrite an existing file. A command imports a heavy module only when it needs

@@ -1,7 +1,8 @@
 """Implements `lockbench fleet`: *options → running servers without a load, until Ctrl-C*.
 
-The command prints one URL per line to stdout, or one JSON object. The command flushes stdout at
-once, so that a script can read the URLs. Messages about the servers appear on stderr.
+The command prints one URL per line to stdout. With --json it prints one JSON object instead. The
+command flushes stdout at once, so that a script can read the URLs. Messages about the servers
+appear on stderr.
 """
 
 from __future__ import annotations

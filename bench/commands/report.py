@@ -1,7 +1,7 @@
 """Implements `lockbench report`: *stored results → an HTML page and the summaries of the results*.
 
-The command does not trust a stored result. Each kind of result has an `Answer`, which reads the
-result and judges it again.
+The command does not trust a stored result. For each kind of result there is an `Answer` object.
+This object reads the result and judges it again.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Implements `lockbench run`: *options → one or more stored runs*. `lockbench observe` uses a part
-of this code, too.
+"""Implements `lockbench run`: *options → one or more stored runs*. Some of this code also serves
+`lockbench observe`.
 
 The command imports heavy modules only after it has checked the options.
 """

@@ -104,8 +104,8 @@ def open_watch(prometheus: str | None = None, collector: str | None = None) -> I
 
 
 def find_collector(named: str | None) -> str | None:
-    """Return the path of the OpenTelemetry Collector to start. Return None if lockbench must not
-    start a collector.
+    """Return the path of the OpenTelemetry Collector to start. Return None if the user has turned
+    the collector off, if the user has a collector already, or if this machine has no collector.
 
     Raises EnvironmentNotReadyError if `named` is not the name or the path of a program.
     """

@@ -59,8 +59,8 @@ SLOW = ("java", "node")
 
 @dataclass(frozen=True, slots=True)
 class AuditPlan:
-    """The plan of an audit. The plan has the libraries, the schedules, and the number of plays of
-    each schedule."""
+    """The plan of an audit. The plan says which libraries play which schedules, and how often each
+    schedule is played."""
 
     libraries: Sequence[LibraryEntry]
     schedules: Sequence[JudgeRow[Stage]]

@@ -1,4 +1,4 @@
-"""Installs each library in an environment of its own: *entries of a table and a cache folder →
+"""Installs the audited libraries in separate environments: *entries of a table and a cache folder →
 drivers, and reasons for missing drivers*.
 
 The table names the exact version of each library. Each Python library has a virtual environment.

@@ -1,9 +1,9 @@
 """Judges an audit: *a cell for each library and schedule → one verdict*. All functions are pure.
 
-Each planted fault must be found by its schedule, and lockcore must hold in all schedules. The cells
-of the other libraries do not affect the verdict. `earned` judges a stored audit again. A cell can
-have the verdict "does not" only if at least one play went wrong. A cell can have the verdict
-"holds" only if there was a play and no play went wrong.
+Each planted fault has one schedule, and this schedule must find the fault. lockcore must stay safe
+in all schedules. The cells of the other libraries do not affect the verdict. `earned` judges a
+stored audit again. A cell can have the verdict "does not" only if at least one play went wrong. A
+cell can have the verdict "holds" only if there was at least one play and all plays went well.
 """
 
 from collections.abc import Sequence

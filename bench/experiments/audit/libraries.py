@@ -1,10 +1,10 @@
 """Reads the table of the libraries that can be audited: *a folder with libraries.toml → an entry
 for each library*.
 
-An entry has the facts about a library that the result will contain. An entry also has the calls
-that the library's README shows, and the promises that its documentation makes. In the calls,
-`$ttl_ms`, `$ttl_s` and `$wait_s` stand for the TTL and the waiting time. The driver really makes
-each of these calls.
+An entry has some facts about a library, and the audit copies these facts into its result. An entry
+also has the calls that the library's README shows, and the promises that its documentation makes.
+In the calls, `$ttl_ms`, `$ttl_s` and `$wait_s` stand for the TTL and the waiting time. The driver
+really makes each of these calls.
 """
 
 import tomllib
@@ -24,8 +24,9 @@ ALGORITHM = "algorithm"
 
 @dataclass(frozen=True, slots=True)
 class LibraryEntry:
-    """One library in a table. `folder` is the folder that contains the table. This folder also
-    contains the sources of the drivers, in one subfolder per language."""
+    """One library in a table. `folder` is the folder that contains the table. This folder has one
+    subfolder per language, and each subfolder contains the sources of the drivers in its
+    language."""
 
     library: Library
     words: LibraryWords

@@ -42,8 +42,8 @@ class AuditConditions(Section, frozen=True, kw_only=True):
 
 
 class AuditResult(Document, frozen=True, kw_only=True):
-    """The result of an audit, which plays lock libraries and controls under the same schedules. A
-    control is a lock with a planted fault."""
+    """The result of an audit. An audit plays the same schedules with all lock libraries and with
+    all controls. A control is a lock with a planted fault."""
 
     kind: Annotated[Literal["audit"], says("the command that made it")] = "audit"
     fleet: Annotated[OwnFleet, says("the servers")]

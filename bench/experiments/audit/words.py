@@ -70,7 +70,8 @@ def _keys(result: AuditResult) -> Iterator[KeyFigure]:
 
 
 def _broken(result: AuditResult) -> dict[str, list[str]]:
-    """Return the locks that were broken. Each lock has the names of the schedules that broke it."""
+    """Return the names of the locks that at least one schedule broke. The result maps the name of
+    each lock to the names of the schedules that broke the lock."""
     broken: dict[str, list[str]] = {}
     for cell in result.cells:
         if cell.verdict == "does not" and not _is_control(cell):
@@ -193,9 +194,9 @@ def _libraries(result: AuditResult) -> list[str]:
 
 
 def _seen(cell: JudgedRow) -> str:
-    """Return the number of plays in which the lock failed, as text. If the lock did not fail in
-    every play, the text also has the 95 % interval of the failure rate. If the lock never failed,
-    return the verdict on the cell."""
+    """Return a text with the number of plays in which the lock failed. If the lock failed in some
+    plays but not in all plays, the text also has the 95 % interval of the failure rate. If the lock
+    never failed, return the verdict on the cell."""
     if cell.verdict != "does not":
         return cell.verdict
     often = f"{cell.wrong} of {cell.plays}"

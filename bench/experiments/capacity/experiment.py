@@ -12,8 +12,8 @@ interval, limit and headroom*.
 Each probe is a complete run with its own random arrivals. The search judges this run and stores its
 result in a folder below probes/. Usually one Locust process makes all runs of a point
 (bench.workloads.launch.LocustSeries). If workers join from other hosts, each run starts its own
-Locust process. A safety violation ends the whole command. Neither Ctrl-C nor the end of a point's
-time budget removes the finished probes.
+Locust process. A safety violation ends the whole command. If the user presses Ctrl-C or the time
+budget of a point ends, the search keeps the finished probes.
 """
 
 import contextlib
@@ -147,7 +147,8 @@ class Budget:
 
     def ended(self, scenario: Scenario) -> float | None:
         """Update the estimates after the end of a run. Return the share of this machine's CPU time
-        that all processes used during the measurement. Return None if there are too few samples."""
+        that all processes used during the measurement. Return None if there are too few samples of
+        this share."""
         self._overhead_s = (
             self._overhead_s + time.monotonic() - self._began_s - _asked_s(scenario)
         ) / 2
@@ -247,9 +248,9 @@ class _Seeker:
                 )
 
     def _start(self) -> None:
-        """Run closed loops, each with more callers than the loop before. Stop when a loop with more
-        callers does not reach a higher rate of leases. No loop has more callers than the scenario
-        allows."""
+        """Run several closed loops, one after another. Each loop has more callers than the previous
+        loop. Stop when a loop with more callers does not reach a higher rate of leases. No loop has
+        more callers than the scenario allows."""
         scenario = self._scenario
         best = 0.0
         most = scenario.users if self._plan.fixed_users else START_CALLERS[-1]
@@ -306,7 +307,8 @@ class _Seeker:
         return target is not None and not is_known and done < MOST_TARGET_PROBES
 
     def _probe_target(self, number: str = "") -> None:
-        """Make a probe at the target rate if the user named a target."""
+        """Make a probe at the target rate. Do nothing if the user named no target, or if a safety
+        rule was violated."""
         target = self._plan.target_rate_per_s
         if target is not None and not self._findings.violated:
             self._show(f"{self._prefix}target: probe{number} at {rate_text(target)}/s")

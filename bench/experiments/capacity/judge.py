@@ -247,8 +247,9 @@ def _gaps(facts: Facts) -> list[str]:
 
 
 def _gave_out(findings: Findings) -> str:
-    """Return the reason why the load generator spoilt a probe. If several probes were spoilt, the
-    text describes the spoilt probe with the lowest rate. Return "" if no probe was spoilt."""
+    """Describe how the load generator spoilt a probe. If the load generator spoilt several probes,
+    describe the spoilt probe with the lowest rate. Return "" if the load generator spoilt no
+    probe."""
     spoilt = [probe for probe in findings.probes if probe.seen is Seen.SATURATED]
     if not spoilt:
         return ""
@@ -364,9 +365,9 @@ def _against_text(probes: Sequence[Probe], wrong: Seen, number: int) -> str:
 
 
 def agreement(capacity: Capacity, loops: Sequence[Loop]) -> tuple[str | None, bool]:
-    """Compare the capacity with the fastest closed loop in `loops`. Each of these loops kept the
-    SLO. Return a sentence about the comparison, or None if there is nothing to compare. Also return
-    True if the fastest loop contradicts the capacity."""
+    """Compare the capacity with the fastest closed loop in `loops`. All loops in `loops` kept the
+    SLO. Return two values. The first value is a sentence about the comparison, or None if there is
+    nothing to compare. The second value is True if the fastest loop contradicts the capacity."""
     if not loops:
         return None, False
     rate, users = max(loops)

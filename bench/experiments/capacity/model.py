@@ -3,15 +3,15 @@ the most informative next rate*. All functions are pure.
 
     P(a probe at rate r holds) = δ + (1 − δ − ε) / (1 + (r / c)^(1/s))
 
-- c is the capacity. If nothing disturbs the probes, half of the probes at this rate hold.
-- Near the capacity, there is a range of rates in which probes may hold or miss. s is the width of
-  this range. The width is in log rate. So s describes the noise of one probe.
+- c is the capacity. If nothing disturbs the probes, half of the probes at the rate c hold.
+- There is a range of rates near the capacity in which some probes hold and other probes miss. s is
+  the width of this range on a logarithmic scale. So s describes the noise of one probe.
 - ε is the share of probes that miss only because the machine was busy for a moment. This share does
   not depend on the rate.
 - δ is the share of probes that hold by luck. This share does not depend on the rate.
 
-The model does not know c, s and ε. The model computes a probability for each combination of values
-on a grid.
+The model does not know the values of c, s and ε. So the model computes how probable each
+combination of the three values is. The combinations form a grid.
 
 Rules
 - Before the first probe, the model expects that c is close to the rate of the closed loop. With a
@@ -22,8 +22,8 @@ Rules
   likely. The model then computes one interval with the contradicting probes and one interval
   without them. The final interval contains both of these intervals. So a contradiction can make the
   interval wider, but never narrower.
-- The model chooses the rate at which the next probe is most informative about c. At this rate, the
-  mutual information between the outcome of the probe and c is the highest.
+- The model chooses the rate at which the next probe is most informative about c. The most
+  informative rate has the highest mutual information between the outcome of the probe and c.
 
 Source: logistic psychometric functions with lapses (Wichmann and Hill 2001); the adaptive choice
 (Kontsevich and Tyler 1999, the Ψ method).
@@ -92,8 +92,8 @@ class RateInterval:
 
 
 class Model:
-    """A probability distribution of the capacity. `looks` are the probes so far, each with its rate
-    and its outcome."""
+    """A probability distribution of the capacity. `looks` has one entry for each probe so far. An
+    entry has the rate and the outcome of the probe."""
 
     def __init__(self, reached: Reached, looks: Sequence[Look] = ()) -> None:
         within, most = reached

@@ -3,17 +3,17 @@ each resource*. The outcome is held, missed, saturated or paused.
 
 A probe is HELD if every expression of the SLO is true and at least 0.99 of the offered operations
 were completed in time. A probe stays HELD even if the load generator or the machine disturbed the
-probe. Most other probes are MISSED, and the servers are the cause of the miss. There are two
-exceptions:
+probe. A probe that is not HELD is usually MISSED, which means that the servers caused the miss.
+There are two exceptions:
 - SATURATED means that the load generator used 0.9 of a core, or that the load generator's timer
   caused the miss. If the timer is late, some operations begin late. An operation may begin so late
   that it misses the limit even with the median latency. If the probe keeps the SLO's limit without
   such operations, the timer caused the miss.
 - PAUSED means that the machine paused the load process, and that the acquires outside the pauses do
-  not show a miss. A pause counts if it lasts at least a quarter of the SLO's limit. The judge
-  leaves out each acquire that overlaps such a pause, whether or not the acquire met the limit. If
-  too few acquires remain, the probe is PAUSED. If the judge leaves out more than half of the
-  acquires, the probe is MISSED only if most of the remaining acquires are late.
+  not show a miss. The judge ignores pauses that are shorter than a quarter of the SLO's limit. The
+  judge leaves out each acquire that overlaps a longer pause, whether or not the acquire met the
+  limit. If too few acquires remain after this, the probe is PAUSED. If the judge leaves out more
+  than half of the acquires, the probe is MISSED only if most of the remaining acquires are late.
 """
 
 from collections.abc import Sequence
@@ -96,9 +96,9 @@ class Slo:
 
     @property
     def acquire_limit(self) -> Threshold | None:
-        """The SLO's first upper limit for a percentile of the acquire latency. A probe's attainment
-        is the share of its acquires within this limit. None means that the SLO has no such
-        limit."""
+        """The SLO's first upper limit for a percentile of the acquire latency. The attainment of a
+        probe is the share of its acquires that kept this limit. The property is None if the SLO
+        limits no percentile of the acquire latency."""
         return next(
             (threshold for threshold in self.thresholds if _is_acquire_limit(threshold)), None
         )
@@ -143,7 +143,7 @@ def read_slo(texts: Sequence[str]) -> Slo:
 def judge_probe(
     rate: float, step: str, result: RunResult, slo: Slo, busy: float | None = None
 ) -> Probe:
-    """Judge the run of a probe that offered `rate` operations per second.
+    """Judge the run of a probe. The probe offered `rate` operations per second.
 
     `busy` is the share of this machine's CPU time that all processes used. None means that the
     share is unknown.
@@ -207,9 +207,9 @@ def _attainment(slo: Slo, result: RunResult) -> Attainment | None:
 
 
 def callers_for(rate: float, scenario: Scenario, slo: Slo) -> int:
-    """Return the number of callers that a probe at `rate` needs. According to Little's law, this
-    number is enough even if each acquire takes twice the SLO's limit. The number is a power of two,
-    unless the scenario limits the number of callers."""
+    """Return the number of callers that a probe at `rate` needs. The function uses Little's law,
+    and assumes that each acquire takes twice the SLO's limit. The number is a power of two, unless
+    the scenario limits the number of callers."""
     limit = slo.acquire_limit
     busy_s = mean_of(scenario.hold) / 1000 + 2 * (limit.limit if limit else 0.01)
     users = LEAST_USERS
@@ -243,8 +243,8 @@ def is_busy(cpu_ratio: float | None) -> bool:
 
 
 def _kept(threshold: Threshold, result: RunResult, *, left_out: bool = True) -> bool:
-    """Return whether the run keeps a threshold. If `left_out` is true, the function ignores
-    acquires that overlap a pause of the machine."""
+    """Return whether the run keeps a threshold. If `left_out` is true, the function ignores each
+    acquire that overlaps a pause of the machine."""
     if not _is_acquire_limit(threshold):
         return threshold.judge(result).status == "pass"
     within, due = _within(threshold, result) if left_out else _of_all(threshold, result)
@@ -261,9 +261,9 @@ def _is_acquire_limit(threshold: Threshold) -> bool:
 
 
 def _within(threshold: Threshold, result: RunResult) -> tuple[int, int]:
-    """Return two numbers. The first number counts the operations in the window that got their lease
-    within the limit. The second number counts all operations in the window. Both numbers leave out
-    the acquires that overlap a pause."""
+    """Return two counts of the operations in the window. The first count includes only the
+    operations that got their lease within the limit. The second count includes all operations. Both
+    counts leave out the acquires that overlap a pause."""
     within, due = _of_all(threshold, result)
     paused = _paused(threshold, result)
     return max(within - _up_to(paused, threshold.limit), 0), max(due - paused.count, 0)
@@ -359,7 +359,7 @@ def _server_use(instance: InstanceReport, result: RunResult) -> float | None:
 
 
 def hot_share(scenario: Scenario) -> float:
-    """Return the share of all operations that ask for the most popular resource (0…1)."""
+    """Return the share (0…1) of operations that ask for the most popular resource."""
     resources = scenario.resources
     skew = scenario.skew
     if skew.kind == "hot":
@@ -370,7 +370,8 @@ def hot_share(scenario: Scenario) -> float:
 
 
 def _grows(name: str, ratio: float, text: str, result: RunResult) -> ResourceUse:
-    """Return the use of a resource. The function is for resources whose use grows with the rate.
+    """Return the use of a resource. The function is right only for a resource whose use grows with
+    the rate.
 
     If `ratio` is at least NEARLY_FULL, the function also computes the rate at which the resource
     would be full.

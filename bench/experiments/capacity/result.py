@@ -1,5 +1,5 @@
-"""Defines the result of `capacity`: *the probes and closed loops of each point → the point's
-capacity and what limits it*.
+"""Defines the result of `capacity`: *the probes and closed loops of each point → the capacity of
+the point and the resource that limits it*.
 
 The sections of this result follow the rules in `bench.measure.section`. All rates are in operations
 per second. The complete result of every run is stored in a folder below probes/.
@@ -46,7 +46,7 @@ class Attainment(Section, frozen=True, kw_only=True):
 
 
 class ResourceUse(Section, frozen=True):
-    """The use of one resource, such as CPU or callers."""
+    """The measured use of one resource. Examples of resources are the CPU and the callers."""
 
     name: Annotated[
         str | None, says("name of the resource; null if no resource was measured", label="")
@@ -197,8 +197,8 @@ class Capacity(Section, frozen=True, kw_only=True):
 
 
 class Knee(Section, frozen=True, kw_only=True):
-    """The rate with the best ratio of throughput to latency. lockbench considers only rates at
-    which a probe held."""
+    """The best rate, which has the highest ratio of throughput to latency. lockbench considers only
+    rates at which a probe held."""
 
     rate_per_s: Annotated[Amount, says("offered")]
     acquire_s: Annotated[Latency, says("at that rate")]
@@ -287,8 +287,8 @@ class CapacityPoint(Section, frozen=True, kw_only=True):
 
 
 class CapacityResult(Document, frozen=True, kw_only=True):
-    """The result of a capacity search. The result has the highest rate that keeps the SLO, and the
-    resource that limits this rate."""
+    """The result of a capacity search. For each point, the result has the highest rate that keeps
+    the SLO, and the resource that limits this rate."""
 
     kind: Annotated[Literal["capacity"], says("the command")] = "capacity"
     slo: Annotated[tuple[str, ...], says("expressions that must all hold")]

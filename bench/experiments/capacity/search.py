@@ -3,8 +3,9 @@ of the next probe*. All functions are pure.
 
 - The model (model.py) uses the outcomes of all probes. It proposes the rate at which the next probe
   will be most informative.
-- If the load generator spoilt a probe, the search treats this probe as a miss. This probe shows
-  nothing about the servers, so it is no miss in the computation of the capacity.
+- If the load generator spoilt a probe, the next probe has the same rate as after a miss. A spoilt
+  probe shows nothing about the servers, so the computation of the capacity ignores the spoilt
+  probe.
 - An end of the interval is known only if at least two probes near this end confirm it.
 - The lower end of the interval is never above the highest rate that held. The upper end is never
   below the lowest rate that missed.
@@ -180,8 +181,8 @@ def holds_nowhere(findings: Findings) -> bool:
 
 
 def _around(findings: Findings, rate: float) -> list[Seen]:
-    """Return the outcomes of the probes at a rate. If `rate` is the lowest rate of the search, the
-    list also contains the probes at even lower rates."""
+    """Return the outcomes of the probes at a rate. If `rate` is LOWEST or lower, the list also
+    contains the outcomes of all probes at lower rates than `rate`."""
     least = 0.0 if rate <= LOWEST else rate * (1 - SAME)
     return findings.outcomes(least, rate * (1 + SAME))
 

@@ -204,9 +204,8 @@ def _headline(point: CapacityPoint, result: CapacityResult) -> str:
 
 def _now(point: CapacityPoint) -> str:
     """Return a text for the headline if the answer describes this machine only in its present
-    state. There are two possible reasons. One reason is that other programs used much of the
-    machine's CPU time. The other reason is that pauses of the machine count as misses. Otherwise
-    return ""."""
+    state. This is the case if other programs used much of the machine's CPU time, or if pauses of
+    the machine counted as misses. Otherwise return ""."""
     others = [probe.others_ratio for probe in point.probes if probe.others_ratio is not None]
     is_busy = bool(others) and median(others) >= OTHERS
     why = f": other programs use {percent(median(others), 0)} of its CPU time" if is_busy else ""
@@ -336,7 +335,7 @@ def _headroom(point: CapacityPoint, headroom: Headroom, result: CapacityResult) 
 
 
 def _pauses(point: CapacityPoint) -> str:
-    """Return a sentence about the acquires that count neither as hits nor as misses. While these
+    """Return a sentence about the acquires that the verdict on the SLO ignores. While these
     acquires were in progress, the machine paused the load process. Return "" if there are no such
     acquires."""
     touched = [probe for probe in point.probes if probe.left_out]

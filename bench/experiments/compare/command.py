@@ -337,8 +337,9 @@ def _stored(
 def _metrics(
     kind: Kind, names: Sequence[str], load: Scenario
 ) -> tuple[tuple[Metric, ...], tuple[Metric, ...]]:
-    """Return two groups of metrics. The command judges the first group, and only shows the second
-    group. No metric occurs twice. Raises UsageError for a wrong name."""
+    """Return two groups of metrics. The command judges the metrics of the first group. It shows the
+    metrics of the second group without a verdict. No metric occurs twice. Raises UsageError for a
+    wrong name."""
     from bench.gates.threshold import find_metric, shown_at
 
     shown = shown_at("compare")

@@ -11,10 +11,10 @@ Rules
   sends the waiting replies, one round trip ends and the next round trip begins. It does not matter
   how many commands the client sends during a round trip. So the number of round trips depends
   neither on the number of instances nor on the speed of the machine.
-- The relay does not count INFO and its reply. lockcore sends INFO at most four times a second,
-  because it must notice when databases are swapped. On a slow machine a cycle takes longer, so
-  lockcore would send more INFO commands in a cycle. The length of the reply to INFO also changes
-  from call to call.
+- The relay does not count the command INFO and the reply to INFO. lockcore sends INFO up to four
+  times a second, because lockcore must notice when databases are swapped. On a slow machine a cycle
+  takes longer, so lockcore would send more INFO commands in a cycle. The reply to INFO also has a
+  different length each time.
 - A child process makes the cycles. When it imports a module, it searches the side's own packages
   first. The child process runs the function `serve` of this file. The child process must import at
   least one module from the side's packages. Without this check, both sides could run the same code,

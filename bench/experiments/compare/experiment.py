@@ -1,11 +1,11 @@
 """Makes and judges the measurements of `compare` and `gate`: *sides and their runs → one judged and
 stored result*.
 
-A gate has one baseline and one candidate. The gate counts the exact costs of both sides before it
-runs a pair. If the candidate has a higher cost, the gate fails without running a pair. Otherwise
-the gate stops at the first planned look that gives an answer. A comparison compares every side with
-the first side. To measure the noise, a comparison also runs the first side a second time (A/A).
-After Ctrl-C the command judges and keeps the finished runs.
+A gate has two sides, the baseline and the candidate. The gate counts the exact costs of both sides
+before it runs a pair. If the candidate has a higher cost, the gate fails without running a pair.
+Otherwise the gate stops at the first planned look that gives an answer. A comparison compares every
+side with the first side. To measure the noise, a comparison also runs the first side a second time
+(A/A). After Ctrl-C the command judges and keeps the finished runs.
 """
 
 from collections.abc import Iterator
@@ -39,7 +39,7 @@ from bench.run.servers import BEHIND_A_PROXY
 def compare_now(order: CompareOrder, say: Show) -> Done[ComparisonResult]:
     """Run the pairs and answer the question.
 
-    Raises BenchError and KeyboardInterrupt under the same conditions as `run_pairs`.
+    If `run_pairs` raises BenchError or KeyboardInterrupt, this function raises the same exception.
     """
     experiment = Experiment(order)
     exact = None

@@ -6,17 +6,17 @@ The README of this folder contains the gate's rules. This module adds the follow
   user may accept a rate that is 10 % lower. But no user accepts that 10 % more of the acquires
   fail.
 - A run in which no caller acquired a lock gets the worst possible value.
-- If a figure has no value on either side of a pair, the judge ignores the pair for this figure. If
-  a figure has a value on only one side of a pair, this figure cannot pass.
+- If both sides of a pair lack a value of a figure, the judge ignores the pair for this figure. If
+  only one side of a pair lacks a value of a figure, this figure cannot pass.
 - The judge does not judge the figures of an INVALID run. Only violations and counted costs can fail
   a gate that contains an INVALID run.
 - The numbers of commands, bytes and round trips per acquire must not grow. A stored run contains
-  only the averages of these numbers. So in a gate of stored runs, one of these numbers fails only
+  only averages, and no exact numbers. So in a gate of stored runs, one of these numbers fails only
   if its growth is certain and larger than `COUNTED_MORE`. The gate's tolerance does not apply to
   these numbers.
 
-The function `earned` judges a stored comparison again. For this purpose, `earned` calls the same
-functions that judge a new comparison.
+The function `earned` judges a stored comparison again. `earned` uses the same functions that judge
+a new comparison.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -141,9 +141,9 @@ class Sides:
 
 
 def gate_confidence(metrics: int, looks: int = 1) -> float:
-    """Return the confidence of a gate's two-sided interval. A gate can FAIL only if the whole
-    interval shows a change for the worse. A gate with `metrics` figures and `looks` looks makes
-    `metrics` × `looks` judgements. For each judgement, the chance of a false alarm is at most
+    """Return the confidence of a gate's two-sided interval. A figure can FAIL only if both ends of
+    its interval show that the second side is worse. A gate with `metrics` figures and `looks` looks
+    makes `metrics` × `looks` judgements. For each judgement, the chance of a false alarm is at most
     FALSE_ALARM divided by the number of judgements. So the chance for the whole gate is at most
     FALSE_ALARM, even if the figures depend on each other (union bound). Sources: repeated
     confidence intervals (Jennison and Turnbull 1989, Journal of the Royal Statistical Society B
@@ -160,9 +160,9 @@ def gate_shift(values: Callable[[float], Shift], metrics: int, looks: int) -> Sh
     interval with this confidence.
 
     A gate passes only if the high end of *every* metric lies within its tolerance. If a metric is
-    too much worse, a gate can wrongly pass only if the high end of this metric is wrong. For this
-    reason the function divides MISSED by the number of looks, but not by the number of metrics.
-    Sources: intersection-union tests (Berger 1982, Technometrics 24), one-sided tests of
+    too much worse, a gate can wrongly pass only if the high end of this metric is wrong. So the
+    function divides MISSED by the number of looks. It does not divide MISSED by the number of
+    metrics. Sources: intersection-union tests (Berger 1982, Technometrics 24), one-sided tests of
     equivalence (Schuirmann 1987, Journal of Pharmacokinetics and Biopharmaceutics 15).
     """
     worse = values(gate_confidence(metrics, looks))
@@ -383,8 +383,8 @@ def judge_figures(question: ComparisonRequest, runs: Sequence[ComparedRun]) -> I
 def judge_thresholds(
     question: ComparisonRequest, runs: Sequence[ComparedRun]
 ) -> Iterator[SideThreshold]:
-    """Yield the judged thresholds of each side. The function leaves out A/A sides and the baseline
-    of a gate."""
+    """Yield the verdicts on the thresholds of each side. The function skips A/A sides, and it skips
+    the baseline of a gate."""
     for index, label in enumerate(question.labels):
         own = [run for run in runs if run.side == index]
         if own and index not in question.noise and (index or question.kind == "compare"):
@@ -439,8 +439,9 @@ _NOT_ALL = "not all pairs were run: "
 
 
 def earned(result: ComparisonResult) -> ComparisonResult:
-    """Return `result` with figures, limits and verdict computed again from its runs. Raises
-    UsageError for a figure that this version does not know."""
+    """Compute the figures, the limits and the verdict again from the runs of `result`, and return
+    the new result. Raises UsageError if this version of lockbench does not know a figure of the
+    result."""
     question = _asked_of(result)
     exact = result.exact
     if exact is not None and not exact.skipped:
@@ -490,8 +491,8 @@ def judge_comparison(
 ) -> ComparedVerdict:
     """Return the verdict over all sides.
 
-    `metrics` holds the figures that decide the verdict. `stopped` gives the reason if some planned
-    pairs were not run.
+    `metrics` holds the figures that decide the verdict. If some planned pairs were not run,
+    `stopped` is the reason.
     """
     invalid = _first(runs, labels, "invalid")
     worse = [

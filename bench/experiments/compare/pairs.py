@@ -131,10 +131,10 @@ CompareOrder = ExperimentOrder[Comparison]
 
 @dataclass(slots=True)
 class Rounds:
-    """The finished rounds of a comparison. `runs` has one entry per run. `results` maps each side
-    to one result, which describes the side's settings. `repeated` is the number of rounds that were
-    discarded and run again, because a run was INVALID or a side ended early. `stopped` gives the
-    reason if an error prevented more rounds."""
+    """The finished rounds of a comparison. `runs` has one entry per run. `results` has one result
+    per side, and this result shows the side's settings. `repeated` is the number of rounds that
+    were discarded and run again, because a run was INVALID or a side ended early. `stopped` gives
+    the reason if an error prevented more rounds."""
 
     runs: list[ComparedRun]
     results: dict[int, RunResult]
@@ -162,9 +162,10 @@ def take_turns(plan: Comparison) -> bool:
     - lockbench starts the servers.
     - Each side has exactly one load process.
     - No other host takes part, and no telemetry is exported.
-    - The load is a closed loop without faults. An arrival schedule or a fault would continue while
-      a side is paused.
-    - Each hold and each rest lasts at most SHORT_MS, so an operation ends well within a time slice.
+    - The load is a closed loop, and there are no faults. An arrival schedule or a fault would
+      continue while a side is paused.
+    - Each hold and each rest lasts at most SHORT_MS. So an operation is much shorter than a time
+      slice.
     """
     loads = [side.scenario for side in plan.sides]
     go_on = any(one.targets or one.faults or one.rate_per_s or one.processes > 1 for one in loads)
@@ -288,8 +289,8 @@ def _run(
 ) -> RunResult:
     """Run one side once.
 
-    Raises KeyboardInterrupt if the run was interrupted, because an incomplete run is not a
-    measurement.
+    Raises KeyboardInterrupt if the run was interrupted. The function does not return incomplete
+    runs.
     """
     plan = order.plan
     side = order.plan.sides[index]
@@ -308,7 +309,7 @@ def _run(
 
 
 def entry_of(result: RunResult, side: int, number: int) -> ComparedRun:
-    """Return the part of a run that a comparison stores."""
+    """Return the entry about one run that a comparison stores in its result."""
     return ComparedRun(
         side=side,
         pair=number,

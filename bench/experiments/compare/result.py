@@ -237,7 +237,7 @@ class SideThreshold(JudgedThreshold, frozen=True, kw_only=True):
 
 
 class ComparedVerdict(Verdict, frozen=True, kw_only=True):
-    """The verdict on the whole comparison, with its evidence."""
+    """The verdict on the whole comparison, and the evidence for this verdict."""
 
     only_noise: Annotated[
         bool,

@@ -8,11 +8,12 @@ or series of stored results*.
                     packages in it now
 
 The README of this folder contains the general rules. This module adds the following rules. For a
-revision, a fresh interpreter reports from which folder Python imports each package. The command
-refuses the revision if a package comes from another folder. A checkout is stored in a private
-folder. A guard process removes this folder even if lockbench is killed. When the command looks for
-differences between two runs, it ignores ids, times, seed, thresholds and ports. It also ignores the
-commit and the version of lockbench, because they identify the code under test.
+revision, a fresh interpreter reports from which folder Python imports each package. If Python would
+import a package from a folder outside the revision, the command refuses the revision. A checkout is
+stored in a private folder. A guard process removes this folder even if lockbench is killed. When
+the command looks for differences between two runs, it ignores ids, times, seed, thresholds and
+ports. The command also ignores the commit and the version of lockbench, because these two identify
+the code under test.
 """
 
 import contextlib
@@ -290,8 +291,8 @@ def _packages(folders: Sequence[str]) -> Iterator[str]:
 def _imported_elsewhere(checkout: Sequence[str], first: Sequence[str], root: Path) -> str:
     """Look for a package of a checkout that Python would import from a place other than `root` and
     `root/src`. Return a sentence about the first such package, or "" if there is no such package.
-    The function looks up each package in a fresh interpreter. This interpreter searches the folders
-    in `first` before all other folders."""
+    For each package, a fresh interpreter reports from where Python would import the package. This
+    interpreter searches the folders in `first` before all other folders."""
     path = os.pathsep.join([*first, os.environ.get("PYTHONPATH", ""), str(HERE)])
     roots = (root.resolve(), root.resolve() / "src")
     for package in _packages(checkout):
@@ -422,9 +423,9 @@ def rounds_of(
 
 def differences(first: Settings, second: Settings) -> dict[str, str]:
     """Return the settings that differ. Each key is the name of a setting, and each value is a text
-    of the form `name a → b`. If a scenario key such as `fsync` differs, the function leaves out the
-    server setting with the same name, `server.fsync`. The function also leaves out a package if
-    only one of the two runs has this package."""
+    of the form `name a → b`. If a scenario key and a server setting with the same name differ, the
+    function leaves out the server setting. For example, it leaves out `server.fsync` if `fsync`
+    differs. The function also leaves out a package if only one of the two runs has this package."""
     changes: dict[str, str] = {}
     for name in {**first, **second}:
         echo = name.startswith("server.") and name.removeprefix("server.") in changes

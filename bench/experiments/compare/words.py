@@ -1,5 +1,5 @@
 """Writes the texts of `compare` and `gate`: *a comparison's result → a table and sentences*. The
-texts are 80 columns wide, but a table with the column for noise may be wider."""
+texts are up to 80 columns wide. Only a table that has a column for the noise may be wider."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence

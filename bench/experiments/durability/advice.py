@@ -63,8 +63,8 @@ def answer(page: PlannerPage) -> str:
 
 def wait_s(page: PlannerPage, way: Way, losses: Losses) -> float:
     """Return the longest time (s) after a crash in which no client gets a new lock. The crashes
-    were made with a short TTL. If the user named a longest TTL, the function computes the time for
-    this TTL."""
+    were made with a short TTL. If the user named a longest TTL, the function converts the measured
+    time to this TTL."""
     longest_s = losses.unavailable_s.max
     if not way.waits or page.ttl_ms is None or page.longest_ttl_ms is None:
         return longest_s
@@ -107,7 +107,8 @@ def key_figures(page: PlannerPage) -> list[tuple[str, str, str]]:
 
 
 def _price_of_always(page: PlannerPage) -> tuple[str, str]:
-    """Return the price of `always` as text, with the condition under which it was measured."""
+    """Return two texts. The first text is the price of `always`. The second text is the condition
+    under which this price was measured."""
     if page.always_costs is None:
         return "not known", "there was no pair of loads to compare"
     if page.always_here is None:

@@ -1,5 +1,6 @@
-"""Defines three commands. `lockbench fsync` measures the price of each fsync policy, `lockbench
-crash` measures its losses, and `lockbench planner` shows both on one page with a recommendation.
+"""Defines three commands. `lockbench fsync` measures the price of each fsync policy. `lockbench
+crash` measures the losses under each policy. `lockbench planner` shows the prices and the losses on
+one page, and recommends a policy.
 
 A command refuses wrong options before it starts any server. The command first prints how long the
 measurement will take. The command writes its progress to stderr and its tables to stdout. With

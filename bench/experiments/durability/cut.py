@@ -65,8 +65,8 @@ Found = TypeVar("Found")
 
 
 class CrashPlace:
-    """A slot for one running fleet. Each lane has its own slot, so that consecutive cuts of the
-    lane can use the same fleet.
+    """A slot for one running fleet. Each lane has a slot of its own. So several cuts in a row can
+    use the same fleet.
 
     All methods block and serve one thread at a time.
     """
@@ -169,7 +169,7 @@ def append_only_files(folder: Path) -> list[Path]:
 
 
 def keys_in(contents: Iterable[bytes]) -> set[str]:
-    """Return the keys that a server would have after it has read these append-only files. The
+    """Return the keys that a server has in memory after it has read these append-only files. The
     function ignores an incomplete command at the end of a file."""
     keys: set[str] = set()
     for content in contents:
@@ -322,9 +322,9 @@ class OneCut:
 
     async def _load(self, stop: asyncio.Event) -> None:
         """Make an open-loop load of acquires until `stop` is set. At each tick, the method starts
-        the acquires that are due, up to MOST_OUTSTANDING concurrent acquires. The method gives the
-        acquires to the first clients one after another, so each margin gets the same number of
-        acquires."""
+        the acquires that are due. There are never more than MOST_OUTSTANDING acquires at the same
+        time. The method gives the acquires to the first clients one after another, so each margin
+        gets the same number of acquires."""
         locks = [*self._firsts.values()]
         asking = set[asyncio.Task[object]]()
         started = 0
@@ -349,7 +349,7 @@ class OneCut:
         clients. Return two lists: the losses of the victims, and the results of the second clients.
 
         A delayed restart happens only after all leases have ended. The second client asks for the
-        locks during the whole delay.
+        locks again and again until this restart.
         """
         pairs = [(first, way) for way in range(len(self._seconds)) for first in self._firsts]
         if self._crash.restart == "at-once":
@@ -371,8 +371,8 @@ class OneCut:
         return losses, await asyncio.gather(*asking)
 
     async def _known(self, ask: Callable[[int, Sequence[str]], set[str]]) -> dict[int, set[str]]:
-        """Return the acknowledged locks that each victim still knows. The method calls `ask` for
-        each victim. `ask` returns the locks that this victim knows."""
+        """Return, for each victim, the locks that the victim acknowledged and still knows. The
+        method calls `ask` for each victim. `ask` returns the locks that the victim knows."""
         remembered = {}
         for index in self._victims:
             leases = [lease for first in self._firsts for lease in first.granted_by(index)]
@@ -456,7 +456,8 @@ class OneCut:
 
 
 def _task(stack: AsyncExitStack, work: Coroutine[object, object, Found]) -> asyncio.Task[Found]:
-    """Start a task. If the task is still running when `stack` closes, the stack cancels it."""
+    """Start a task. When `stack` closes, the stack cancels the task if the task is still
+    running."""
     task = asyncio.create_task(work)
     stack.callback(task.cancel)
     return task

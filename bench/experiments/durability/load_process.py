@@ -4,8 +4,8 @@ stdin → the figures of each phase on stdout*. Each message is a line of JSON.
 In closed loop, each caller acquires and releases a resource of its own. The caller starts again as
 soon as it gets the reply. In open loop, acquires arrive as a Poisson process, and free callers take
 them. The latency of an acquire counts from its intended start. The time-out for an instance's reply
-is as long as possible. So a slow fsync does not cause a time-out, and the load process measures the
-whole duration of the fsync. All callers finish their cycle before a phase ends, so no lock stays on
+is as long as possible. So a slow fsync does not lead to a time-out, and the measured latency
+includes the whole fsync. All callers finish their cycle before a phase ends, so no lock stays on
 the servers.
 
 Under the policy `waitaof`, the lock sends WAITAOF after each SET. The vote of an instance counts if
@@ -116,7 +116,8 @@ class WaitAofLock:
 
     def _has_quorum(self, ask: Callable[[Redis], bool]) -> bool:
         """Ask all instances, and return whether a quorum answered yes. The method returns True as
-        soon as there is a quorum. The method returns False only after all instances have answered.
+        soon as there is a quorum. The method waits for the answers of all instances before it
+        returns False.
 
         If an instance has not answered the previous question yet, the method waits for this answer
         before it asks the instance again.

@@ -2,7 +2,7 @@
 fleets → a judged result*.
 
 The experiment starts its own servers on loopback, under the fault shim. The experiment writes each
-finished cut to the journal at once. Several lanes work in parallel, and each lane makes one cut
+finished cut to the journal at once. Several lanes work in parallel. Each lane makes its cuts one
 after another. A lane keeps its fleet if the next cut has the same policy and the same number of
 instances as the previous cut. The experiment uses fewer lanes for large fleets than for small
 fleets. The random choices of a cut depend on the seed, the crash and the cut's number, but not on
@@ -10,8 +10,8 @@ the lane.
 
 If a cut fails, the lane tries the cut again on a new fleet. If the cut fails several times, the
 experiment continues with another group. When all other groups are finished, the experiment tries
-the group of the failed cut again. During this second try, fewer fleets run at the same time. If the
-group fails again, the experiment gives up this group, and the result names the reason.
+the group of the failed cut a second time. Fewer fleets run at the same time during the second try.
+If the group fails again, the experiment gives up this group, and the result names the reason.
 """
 
 import asyncio
@@ -71,9 +71,10 @@ _CUT_S = 90.0
 
 
 def run_crash(order: ExperimentOrder[CrashPlan], show: Show) -> Done[CrashResult]:
-    """Make the cuts of `order` that are still missing. Store the result when no cut is missing any
-    more. Raises BenchError if this machine cannot make cuts. Raises KeyboardInterrupt if the user
-    presses Ctrl-C before the first cut is finished."""
+    """Make all cuts of `order` that the journal does not contain yet. Store the result when the
+    journal contains all cuts. Raises BenchError if crashes of servers are impossible on this
+    machine. Raises KeyboardInterrupt if the user presses Ctrl-C before the first cut is
+    finished."""
     server = find_server(order.server)
     with Experiment(order) as experiment:
         experiment.raising = False
@@ -92,8 +93,8 @@ def concluded(
     cuts: Sequence[CutFacts],
     failures: Sequence[str] = (),
 ) -> CrashResult:
-    """Compute the result from the finished cuts. The result contains a group only if all cuts of
-    the group are finished."""
+    """Compute the result from the finished cuts. The result leaves out a group if any cut of the
+    group is missing."""
     of_groups = ([cut for cut in cuts if cut.crash == crash] for crash in plan.crashes)
     finished = [group_cuts for group_cuts in of_groups if len(group_cuts) >= plan.cuts]
     rows = [row for of_group in finished for row in cells(of_group)]

@@ -3,10 +3,10 @@ functions are pure.
 
 - A lock is *lost* if an instance acknowledged the lock before the crash, but does not know the lock
   after the restart. The judge counts only locks whose lease is still valid after the restart.
-- There is a *double grant* if a second client gets a lease while the lease of the first client is
-  still valid. The first client has q + margin votes, so N − q − margin instances never knew its
-  lease. The second client needs q votes. So a double grant is possible only if at least 2q − N +
-  margin instances forget their vote.
+- A *double grant* means that a second client gets a lease while the lease of the first client is
+  still valid. The first client has q + margin votes. So N − q − margin instances did not vote for
+  the first client. The second client needs q votes. So a double grant is possible only if at least
+  2q − N + margin instances forget their vote for the first client.
 - Under `everysec`, Redis postpones writes while a sync is running. A `kill -9` during this time may
   lose acknowledged locks, so the judge counts such cuts separately. Only the shim's ledger decides
   whether a sync explains a loss. If a lock is lost after a `kill -9` and no sync explains the loss,
@@ -78,9 +78,9 @@ class LossLedger:
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """The number of locks that one instance lost. All counted locks have the vote margin `margin`.
-    If `instance` is None, the numbers are for all instances together, and each lost lock counts
-    once, even if several instances lost it."""
+    """The number of locks that one instance lost. The number includes only locks with the vote
+    margin `margin`. If `instance` is None, the numbers are for all instances together, and each
+    lost lock counts once, even if several instances lost it."""
 
     margin: int
     instance: int | None
@@ -135,8 +135,8 @@ class CutFacts:
         return sum(loss.lost for loss in self.losses if loss.instance in calm)
 
     def of(self, margin: int | None = None) -> Loss:
-        """Return the losses of the locks with one margin. If `margin` is None, return the losses of
-        all locks. The margin of this result is 0. Each lock counts once."""
+        """Return the losses of the locks with the margin `margin`. If `margin` is None, return the
+        losses of all locks. The margin of this result is 0. Each lock counts once."""
         losses = [
             loss for loss in self.losses if loss.instance is None and margin in (None, loss.margin)
         ]

@@ -46,8 +46,8 @@ class CrashPlan(Section, frozen=True):
     """The planned crashes. The experiment makes each crash `cuts` times.
 
     `locks_per_s` is the load on each fleet. `latency_ms` is the delay that the shim adds to each
-    fsync. If a crash happens during a slow fsync, the shim adds a fixed delay instead of
-    `latency_ms`.
+    fsync. There is one exception. For crashes of the kind `kill-slow-fsync`, the shim adds a fixed
+    delay instead of `latency_ms`.
     """
 
     crashes: Annotated[tuple[Crash, ...], Meta(min_length=1)]
@@ -103,10 +103,11 @@ def is_possible(policy: AofPolicy, kind: CrashKind) -> bool:
 
 
 def full_crashes(instances: Sequence[int]) -> list[Crash]:
-    """Return all possible crashes. In each crash, one instance, a quorum or all instances crash at
-    the same time. The list has each possible kind of crash with an immediate restart. The list also
-    has the worst kind of crash with a delayed restart. The worst kind is a power cut if the policy
-    has an append-only file. Otherwise the worst kind is `kill -9`."""
+    """Return all possible crashes. A crash may hit one instance, a quorum of instances, or all
+    instances. These instances crash at the same time. The list has each possible kind of crash with
+    an immediate restart. The list also has the worst kind of crash with a delayed restart. The
+    worst kind is a power cut if the policy has an append-only file. Otherwise the worst kind is
+    `kill -9`."""
     return [
         Crash(count, policy, kind, crashed, restart)
         for count in instances
@@ -120,13 +121,13 @@ def full_crashes(instances: Sequence[int]) -> list[Crash]:
 
 
 def quick_crashes(instances: Sequence[int]) -> list[Crash]:
-    """Return a short selection of the possible crashes. Most of these crashes happen in fleets of
-    one size, the main size. The main size is `DEPTH`, or the first number in `instances` if
-    `instances` does not contain `DEPTH`. The selection has three parts. In fleets of the main size,
-    one instance crashes in every possible way under every policy. In fleets of the main size, a
-    quorum of instances crashes in the main ways (`_MAIN`). In fleets of other sizes, one instance
-    crashes in the main ways. Under `none` and `everysec`, the selection also contains delayed
-    restarts."""
+    """Return the crashes of the short matrix, a selection of all possible crashes. Most of these
+    crashes happen in fleets of one size, the main size. The main size is `DEPTH`, or the first
+    number in `instances` if `instances` does not contain `DEPTH`. The selection has three parts. In
+    fleets of the main size, one instance crashes in every possible way under every policy. In
+    fleets of the main size, a quorum of instances crashes in the main ways (`_MAIN`). In fleets of
+    other sizes, one instance crashes in the main ways. Under `none` and `everysec`, the selection
+    also contains delayed restarts."""
     depth = DEPTH if DEPTH in instances else instances[0]
     crashes = []
     for crash in full_crashes(instances):

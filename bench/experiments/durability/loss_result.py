@@ -90,7 +90,7 @@ class Crash(Section, frozen=True):
 
     @property
     def margins(self) -> range:
-        """All possible vote margins of a lease in a fleet of this size."""
+        """All vote margins that a lease can have in a fleet of `instances` instances."""
         return range(self.instances - quorum_of(self.instances) + 1)
 
     @property
@@ -225,9 +225,9 @@ class Losses(Section, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, rows: Sequence[CrashRow], groups: Sequence[CrashGroup] = ()) -> Self:
-        """Return the sums and the worst values of these rows. If several rows come from the same
-        group, the cuts of this group count once. If `groups` contains the groups of the rows, the
-        function takes the number of lost locks from these groups. The reason is that a group
+        """Return the sums and the worst values of these rows. Several rows may come from the same
+        group. Then the function counts the cuts of this group once. If `groups` contains the groups
+        of the rows, the function takes the number of lost locks from these groups, because a group
         includes the locks of all margins."""
         cuts = {row.key: row.cuts for row in rows}
         whole = [group for group in groups if group.key in cuts] or rows
@@ -301,7 +301,8 @@ class CrashConditions(Section, frozen=True, kw_only=True):
 
     @property
     def disk(self) -> str:
-        """The name of the servers' disk, with the added delay if there is one."""
+        """The name of the servers' disk. If lockbench adds a delay to each fsync, the name is this
+        delay."""
         return disk_name(self.latency_ms)
 
 

@@ -112,8 +112,8 @@ def _of_everysec(groups: Sequence[CrashGroup]) -> list[CrashGroup]:
 def _claims(result: CrashResult) -> Iterator[KeyFigure]:
     """Yield one key figure for each claim. If a claim has a statistical bound, its key figure
     contains this bound. The first claims are about `always`, `everysec`, delayed restarts and
-    clients that let restarted servers abstain. The last claims show how the vote margin changes the
-    number of double grants."""
+    clients that let restarted servers abstain. The last claims show how the number of double grants
+    depends on the vote margin."""
     at_once = [row for row in result.rows if row.restart == "at-once" and not row.abstention]
     one_of_odd = [row for row in at_once if row.crashed == 1 and row.instances % 2]
     if always := [row for row in result.rows if row.policy == "always"]:

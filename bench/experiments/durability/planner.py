@@ -8,9 +8,10 @@ is p99 at 80 % of the maximum rate. Both figures come from the reference load, w
 with the most measured options. The losses of an option are the losses of its worst power cut. This
 power cut may have a torn tail.
 
-The planner does not interpolate, so a figure that was not measured is null. The price of `always`
-is the range from the lowest to the highest measured price. The planner quotes a ratio only if the
-ratio has an interval and is not just a bound. The module `advice.py` writes the advice.
+The planner does not interpolate, so a figure that was not measured is null. There are several
+measured prices of `always`. The page shows the lowest price and the highest price. The planner
+quotes a ratio only if the ratio has an interval and is not just a bound. The module `advice.py`
+writes the advice.
 """
 
 from collections import Counter
@@ -174,8 +175,8 @@ def machine_text(measured: Environment, here: Environment) -> str:
 
 
 def judge_page(page: PlannerPage) -> Verdict:
-    """Return the verdict on a page. The verdict is RECOMMENDED if there were enough crashes of safe
-    options and if the page has no warning."""
+    """Return the verdict on a page. The verdict is RECOMMENDED if enough crashes of safe options
+    were made, and if the page has no warnings."""
     safe = [option.crash.cuts for option in page.options if option.crash and option.crash.is_safe]
     evidence = [Evidence("crashes of safe options", sum(safe), CUTS)]
     return conclude(words.RECOMMENDED, evidence, {words.NOT_KNOWN: page.warnings})
@@ -253,9 +254,9 @@ def _unmeasured(
 
 
 def _of_slow_disks(page: PlannerPage, crash: CrashResult) -> Iterator[str]:
-    """Yield sentences about measurements that are missing for other disks or for the user's TTL.
-    The losses are known only for the disk on which the crashes were made. On a slower disk, the
-    losses and the price would be different."""
+    """Yield sentences about missing measurements. Measurements may be missing for other disks or
+    for the user's TTL. The losses are known only for the disk on which the crashes were made. On a
+    slower disk, the losses and the price would be different."""
     crashed_on = crash.conditions.disk
     reference = page.reference
     crash_disk = crash.fleet.fdatasync_s

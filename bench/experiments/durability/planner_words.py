@@ -122,7 +122,7 @@ def advice_lines(page: PlannerPage) -> Iterator[Sentence]:
 
 
 def prices(result: FsyncResult) -> Part:
-    """Return a table with the price of `always` under each load."""
+    """Return a table with the prices of `always`. The table has one row per load."""
     about = (
         "the times are (locks/s with everysec) ÷ (locks/s with always), measured in time slices "
         "on the same servers; the pairs are the compared pairs of time slices"
@@ -205,7 +205,7 @@ def choice_figure(page: PlannerPage) -> Figure | None:
 def _choice_measures(page: PlannerPage, one: PlannerOption, losses: Losses) -> list[Measure]:
     """Return three figures of the option `one`. The first figure is the share of locks that were
     granted twice. The second figure is the time without new locks after a crash. The third figure
-    is the speed."""
+    is the speed of the option."""
     assert one.way is not None
     twice = losses.double_grants / losses.asked if losses.asked else 0.0
     text = percent(twice, 0) if twice else "none"

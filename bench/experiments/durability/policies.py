@@ -1,5 +1,5 @@
-"""Defines the terms for prices, losses and the planner's page. The module also has an explanation
-of each term that occurs in tables. All functions are pure.
+"""Defines the terms for prices, losses and the planner's page. The module also explains each of
+these terms that occurs in tables. All functions are pure.
 
 A way combines a policy, the restart of a crashed server, and the behaviour of clients towards the
 restarted server.
@@ -43,8 +43,8 @@ def terms(*names: str) -> dict[str, str]:
 
 
 def disk_name(added_ms: float) -> str:
-    """Return the name of a disk. If lockbench adds a delay to each fsync, the name is this delay,
-    such as `+2 ms`. Otherwise the name is `raw disk`."""
+    """Return the name that tables show for a disk. If lockbench adds a delay to each fsync, the
+    name is this delay, such as `+2 ms`. Otherwise the name is `raw disk`."""
     return f"+{added_ms:g} ms" if added_ms else "raw disk"
 
 

@@ -7,8 +7,8 @@ alternate, forward and backward, so the visits of each pass form pairs. After th
 experiment runs an open-loop load for each policy. The rate of this load is 80 % of the policy's
 maximum *in this block*. The figures of the open-loop load have no visit of their own. The journal
 stores these figures in the first visit of the policy. The servers' counters include the warm-up and
-the drain of a load. So the experiment divides these counters by the number of all leases. This
-number also includes the leases of the warm-up and the drain.
+the drain of a load. So to get the work per lease, the experiment divides these counters by the
+number of all leases, including the leases of the warm-up and the drain.
 """
 
 from collections import Counter

@@ -11,7 +11,7 @@ judged findings*. All functions are pure.
 - The answer is "not known" if most maximum rates are only lower bounds (≥). The answer is also "not
   known" if most open loops had a queue or started late. The answer is also "not known" if more than
   a quarter of the visits is missing.
-- If a sync on the disk takes almost no time, `always` cannot be clearly slower than the other
+- On some disks a sync takes almost no time, so `always` cannot be clearly slower than the other
   policies. On such a disk, the judge does not decide whether `always` is the slowest policy.
 - Each caller uses a resource of its own. So if an acquire is refused although no release has
   failed, the result is a violation.
@@ -111,9 +111,10 @@ def like(row: FsyncRow) -> dict[str, Any]:
 
 
 def sustained(loads: Loads) -> bool | None:
-    """Return whether the locks were granted as fast as the acquires arrived. The number of granted
-    locks may be up to 1 % lower than the number of acquires that were due. A difference above 1 %
-    is allowed only if the difference may be due to chance. Return None for closed loops."""
+    """Return whether the servers granted locks as fast as the acquires arrived. The number of
+    granted locks may be up to 1 % lower than the number of acquires that were due. A difference
+    above 1 % is allowed only if the difference may be due to chance. Return None for closed
+    loops."""
     dues = [load.due for load in loads if load.due is not None]
     if not dues:
         return None
@@ -162,8 +163,8 @@ def _histogram(load: LoadSeen) -> Histogram:
 
 
 def _per(loads: Loads, figure: Callable[[LoadSeen], float | None]) -> Spread | None:
-    """Return the spread of a figure over the repeats. Return None if the figure is unknown for one
-    of the repeats."""
+    """Return the spread of a figure over the repeats of a load. Return None if the figure is
+    unknown for any repeat."""
     values = [value for value in map(figure, loads) if value is not None]
     return Spread.of(values) if values and len(values) == len(loads) else None
 
@@ -350,9 +351,9 @@ def _refusals(rows: Rows) -> Iterator[FsyncFinding]:
 
 
 def warnings_of(rows: Rows, findings: Sequence[FsyncFinding]) -> Iterator[str]:
-    """Yield warnings about failed operations and about findings that were not judged. The rows
-    themselves mark lower bounds, queues and late loads, so there are no warnings about these
-    problems."""
+    """Yield warnings about failed operations and about findings that were not judged. The function
+    yields no warnings about lower bounds, queues and late loads, because the rows have marks for
+    these problems."""
     if denied := sum(sum(row.denied.values()) for row in rows):
         failed = sum(row.release_failures for row in rows)
         yield f"{denied:,} acquires were denied and {failed:,} releases failed"

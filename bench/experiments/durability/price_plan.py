@@ -46,7 +46,8 @@ SLOW_MS = [2.0]
 
 @dataclass(frozen=True, slots=True)
 class LoadOrder:
-    """The first message that the load process receives. The message describes the callers."""
+    """The first message to the load process. The message describes the callers that the load
+    process connects."""
 
     urls: Sequence[str]
     key_prefix: str
@@ -150,6 +151,6 @@ def quick_cells(cores: int) -> list[FsyncCell]:
 
 
 def driven(cores: int) -> tuple[int, ...]:
-    """Return the numbers of instances for which `cores` cores can make the load. The function
-    assumes that each caller waits a few milliseconds before its next acquire."""
+    """Return the numbers of instances for which a machine with `cores` cores can make the load.
+    This is true only if each caller waits a few milliseconds before its next acquire."""
     return (1, 3, 5) if cores > 2 else (1, 3)
