@@ -1,8 +1,9 @@
 """This module writes the queries of the boards: *instruments → queries for Prometheus*.
 
 Rules
-- This module makes all PromQL from the instrument table. If a query uses a metric or a label that
-  the table lacks, this module raises an error. Every selector contains the variables of the board.
+- This module builds every PromQL query from the instrument table. If a query uses a metric or a
+  label that the table lacks, this module raises an error. Every selector contains the variables of
+  the board.
 - A query for a counter computes the rate over `$__rate_interval`. If `whole` is true, the query
   instead uses the last value in `$__range`. The counters of each run start at 0, so this last value
   is exactly the count of the run.
@@ -45,8 +46,8 @@ _INSTANCE_VARIABLES = {"server_address": "$instance", "server_port": "$port"}
 class Query:
     """A query in PromQL.
 
-    `unit`: the unit of the values, as the instrument table writes it. The unit of a ratio is "1".
-    `legend`: the text for Grafana's legend.
+    `unit`: the unit of the values, in the notation of the instrument table. The unit of a ratio is
+    "1". `legend`: the text for Grafana's legend.
     """
 
     expr: str

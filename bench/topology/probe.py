@@ -2,8 +2,8 @@
 reasons why instances do not answer*.
 
 Rules: lockbench asks all instances in parallel, and each step has its own time-out. If an ACL
-forbids a command (INFO, CONFIG, COMMAND), the facts from that command are None and a warning says
-so.
+forbids a command (INFO, CONFIG, COMMAND), the facts from that command are None, and a warning
+reports the reason.
 
 Source: the replies of Redis 7.0 and Valkey 9.1.
 """

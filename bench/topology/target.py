@@ -60,8 +60,8 @@ def connection_pool(
 ) -> ConnectionPool:
     """Return a pool that connects on first use.
 
-    `options`: the connection options of a target that lockcore has parsed. Both time-outs are in s
-    and > 0.
+    `options`: the connection options of a target that lockcore has parsed. Both time-outs are in
+    seconds and must be greater than 0.
     """
     own: TargetOptions = {
         **options,

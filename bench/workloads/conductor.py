@@ -2,7 +2,8 @@
 and one end for all workers, and the first error*.
 
 Rules
-- When all users run, every worker gets the same time of origin and its own part of the schedule.
+- When all users run, every worker gets the same start time. Each worker also gets its own part of
+  the schedule.
 - A planned run ends by itself. A run without a plan from `lockbench run` has its own judge process.
 - When Locust quits, it loses the reports that have not arrived. So before Locust stops a
   distributed run, the conductor asks every worker to finish and waits for the last reports. The

@@ -129,7 +129,7 @@ class Engine(RoundEngine):
         swapped databases (amnesia.py).
 
         This method does not use `unicast`, because `unicast` may send at once. If a connection
-        broke during this send, the voters would change before the SET is queued.
+        broke during such a send, the voters would change before the SET is in the queue.
         """
         amnesia = self.members.amnesia
         question = Asked(now_ns, amnesia.swaps_read)

@@ -282,9 +282,10 @@ class Handoff:
         sends a message to each of these processes.
 
         If another program has set the key to an empty string, the key looks free, but every attempt
-        fails. So the head counts how often it has found the key free. The head tries at once only
-        the first SOON_FREE times. After that, the head waits for its next regular read of the key.
-        Without this limit, the head would try again and again without a pause.
+        fails. So the head counts how often it has found the key free. If this count is at most
+        SOON_FREE, the head tries at once. If the count is larger, the head waits for its next
+        regular read of the key. Without this limit, the head would try again and again without a
+        pause.
         """
         if 2 * values.count(b"") > len(values):
             wait.free_looks += 1

@@ -128,7 +128,7 @@ def load(fault: Injection) -> None:
 def fail_snapshots(fault: Injection) -> None:
     """Make the server answer -MISCONF by requesting a snapshot that fails.
 
-    Return once the server has noticed the failed snapshot.
+    This function returns when the server has noticed the failed snapshot.
     """
     fleet = fault.fleet
     index = fault.index

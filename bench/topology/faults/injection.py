@@ -6,7 +6,7 @@ all instances or no instance, so that the instances stay comparable. If the shim
 command is not available, `prepared_fleet` raises no error. `refusal` then returns the reason for
 each fault that needs the missing preparation.
 
-`begin` returns once the fault is in force. `end` returns once the fault is undone. `end` is called
+`begin` returns when the fault is in force. `end` returns when the fault is undone. `end` is called
 after every `begin`, even after a `begin` that failed half-way. So before each step, the code adds a
 function to `undo`. This function undoes the step.
 
