@@ -156,8 +156,8 @@ class PhaseFigures(Section, frozen=True, kw_only=True):
 
 
 class LoadSeen(PhaseFigures, frozen=True, kw_only=True):
-    """The results of one load, with the counters of the servers and of the shim. The counters also
-    include what happened during the warm-up and the drain of the load."""
+    """The results of one load, with the counters of the servers and of the shim. The counters cover
+    the whole load, with its warm-up and its drain."""
 
     rate_per_s: Annotated[Amount | None, says("requested rate; null in closed loop")]
     fsyncs: Annotated[Count | None, says("of all instances")]

@@ -135,7 +135,7 @@ class EngineClient:
 
     def _arm(self, next_ns: int = FAR_FUTURE_NS) -> None:
         """Plan the next tick for the time at which the engine needs the tick. If a planned tick is
-        already early enough, the function only moves the tick to `next_ns` if `next_ns` is earlier.
+        already early enough, keep this tick, unless `next_ns` is earlier.
         """
         now_ns = self._world.now_ns
         ticks_ns = self._ticks_ns

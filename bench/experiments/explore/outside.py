@@ -5,9 +5,9 @@ A schedule is played in one thread with one virtual clock. The module sockets.py
 `threading.Thread` and `threading.Condition` of a recipe. If the recipe starts timers, processes or
 other kinds of threads, they would run in real time, after the whole schedule has been played. For
 example, a real timer would release the lock too late, and the lock would wrongly seem to be safe.
-So this module notices each part that would run in real time, and prevents its start if possible.
-The verdict on the recipe is then "not known". Source: the table of audit events in Python's
-documentation.
+So this module notices each part that would run in real time, and prevents the start of the part if
+possible. The verdict on the recipe is then "not known". Source: the table of audit events in
+Python's documentation.
 """
 
 import _thread
@@ -67,8 +67,8 @@ class Outside:
         """Return the stored description of a part, and delete the description. Return "" if no part
         was noticed since the last call.
 
-        If the recipe uses gevent, this is noticed only after the process has called `watch`. Before
-        this call, the process itself may use gevent.
+        The use of gevent is noticed only after the process has called `watch`. Before this call,
+        the process itself may use gevent.
         """
         hub = getattr(sys.modules.get("gevent._hub_local"), "get_hub_if_exists", lambda: None)()
         if hub is not None and cls.is_watching:

@@ -45,7 +45,7 @@ def nothing() -> None:
 class World:
     """A simulated world: its clock, its planned events, and the observations.
 
-    Until `is_begun` becomes true, the world makes no changes, and it does not record which places
+    Until `is_begun` becomes true, the world makes no changes and does not record the places that
     clients and servers pass. `is_over` becomes true when a rule is broken, a client's program
     fails, or the world ends.
     """
@@ -174,8 +174,8 @@ class Process:
 class Actor(greenlet):  # type: ignore[misc]
     """One simulated thread of a process.
 
-    The number `turn` grows with every wait. A wake-up names the number of the wait that the wake-up
-    shall end. So a late wake-up for an earlier wait has no effect.
+    The number `turn` grows with every wait. Each wake-up is meant for the wait with one number. So
+    a late wake-up for an earlier wait has no effect.
     """
 
     def __init__(self, process: Process, work: Callable[[], object]) -> None:
