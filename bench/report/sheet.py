@@ -1,9 +1,9 @@
 """The sheet describes a result in sentences and tables: *verdict, tables, labelled sentences → a
 terminal or Markdown*.
 
-Rules: the verdict comes first. No text in a cell can damage the layout of the table. A colour never
-shows information that the text does not also show. This module computes no figures. Source: rich;
-GitHub's Markdown tables.
+Rules: the verdict comes first. No text in a cell can damage the layout of the table. If a colour
+shows information, a text also shows this information. This module computes no figures. Source:
+rich; GitHub's Markdown tables.
 """
 
 import re

@@ -6,7 +6,7 @@ decides whether its result can be used.
 
 - An incomplete run is not a measurement. If Ctrl-C ended the run early, `run_short` raises
   KeyboardInterrupt.
-- A run is torn if another run of the same round made its load end early.
+- A run is torn if its load ended early because of another run in the same round.
 - A run is broken if it is INVALID although its generator is VALID.
 - A run is disturbed if its generator was INVALID, or if its generator was late in an open loop. If
   a disturbed run is repeated, the new run may succeed.

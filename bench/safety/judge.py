@@ -173,7 +173,7 @@ class Judge:
             self.fail(error)
 
     def fail(self, error: Exception) -> None:
-        """Store the error of a step of the judgement that failed.
+        """Store the error that made a step of the judgement fail.
 
         After this call, the judge still reports violations, but the verdict of the judge is never
         SAFE.

@@ -373,7 +373,7 @@ def load(
     processes is never above the number of users.
 
     Raises UsageError for an unreadable file, an unknown key, a wrong type or range, or a
-    contradiction. The message of the error shows where the error is.
+    contradiction. The error message shows where the error is.
     """
     settings: dict[str, Any] = {}
     places: dict[str, str] = {}

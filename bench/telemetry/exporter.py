@@ -111,9 +111,9 @@ class Exporter:
         """Export the exact totals after the load has ended.
 
         This method then waits for the collector and stops the exporter. `safety`: the section
-        `safety` of the result. `hurried`: true if the user is waiting, so that the exporter must
-        wait only a short time for the collector. Return warnings, one sentence each. The folder
-        must still exist.
+        `safety` of the result. `hurried`: true if the exporter must not wait long for the
+        collector, because the user is waiting. Return warnings, one sentence each. The folder must
+        still exist.
         """
         self._stop_looking()
         failure = []

@@ -262,8 +262,8 @@ class OperationCounts:
 
         Compute the leases per second and the mean number of callers that wait for the answer to a
         release. This method also counts hand-offs. In each call, the method counts the hand-offs
-        with a release between the two previous calls. By the time of this call, the grants after
-        these releases have been recorded.
+        whose release was sent between the two previous calls. By the time of this call, the grants
+        after these releases have been recorded.
         """
         elapsed_s = max((now_ns - self._looked_ns) / NS_PER_S, 1e-3)
         before = self.leases

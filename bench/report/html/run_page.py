@@ -227,8 +227,8 @@ def _span(example: Example, origin_ns: int) -> tuple[float, float]:
 def _around(result: RunResult, at_s: float) -> tuple[float, float]:
     """Return a time span that contains `at_s` and some leases.
 
-    The chosen leases were granted nearest to `at_s`. The leases belong to the first resource for
-    which the result shows holders.
+    The chosen leases are the leases whose grant times are nearest to `at_s`. The leases belong to
+    the first resource for which the result shows holders.
     """
     rows = next((holder.rows for holder in result.safety.holders if holder.rows), ())
     near = sorted(rows, key=lambda row: abs(row[0] / 1e6 - at_s))[:_LEASES]
