@@ -247,13 +247,9 @@ def _judge(
     clocks: Clocks,
     counts: FarCounts,
 ) -> tuple[Sections, set[int], Counter[int]]:
-    """Judge the history part by part.
-
-    Return three values: the sections of the result, the resources that callers requested, and the
-    number of leases of each worker. If an error stops the judge, the report has only the violations
-    that the judge counted before the error. After such an error, the figures of the run are
-    invalid, and the verdict is never SAFE.
-    """
+    """Judge the history part by part. Return the sections, the resources that callers requested,
+    and the leases of each worker. If an error stops the judge, the report has the violations that
+    were counted before it. The figures are then invalid, and the verdict is never SAFE."""
     scenario = context.scenario
     window = Window(*context.window_ns)
     gaps = read_gaps(workdir, clocks)

@@ -114,12 +114,10 @@ def run_on(
     environ: Mapping[str, str] = os.environ,
     series: LocustSeries | None = None,
 ) -> Done[RunResult]:
-    """Carry out the run `order` on `servers`.
+    """Carry out `order` on servers that are prepared for its faults. Several runs may share servers.
 
-    The servers must be prepared for the faults of the run. Several runs may share `servers`. If
-    `show` is None, the run does not judge its records until its end. `series`: a Locust process
-    that several runs share (None: the run starts its own Locust process). Raises the same errors as
-    `run_scenario`.
+    If `show` is None, the run judges its records only at its end. `series`: a Locust process that
+    several runs share (None: a new process). Raises the same errors as `run_scenario`.
     """
     if order.bind:
         require_free(*order.bind)

@@ -90,10 +90,10 @@ class Servers:
         )
 
     def losses(self) -> list[str]:
-        """Return one sentence for each of our servers that ended by itself.
+        """Return one sentence for each of our servers that ended unexpectedly.
 
-        A server ended by itself if no fault should have ended the server. Call this method only
-        after every fault is undone.
+        The end of a server is expected only if a fault should have ended the server. Call this
+        method only after every fault is undone.
         """
         try:
             codes = self.fleet.exit_codes() if self.fleet else ()

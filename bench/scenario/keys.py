@@ -401,11 +401,8 @@ def load(
 
 
 def _of_options(options: Mapping[str, object]) -> Iterator[tuple[str, object, str]]:
-    """Yield three facts about each option.
-
-    The facts are the name of the key, the value as in TOML, and the name of the option in error
-    messages.
-    """
+    """Yield three facts about each option: the name of the key, the value as in TOML, and the name
+    of the option in error messages."""
     for name, raw in options.items():
         value = [toml_value(str(text)) for text in raw] if isinstance(raw, list | tuple) else raw
         yield (

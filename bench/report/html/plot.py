@@ -106,11 +106,8 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Area:
-    """A filled area between two step curves.
-
-    The lower curve has the heights `lows`, and the upper curve has the heights `highs`. `lows` and
-    `highs` have the same length, and `edges` is longer by one entry.
-    """
+    """A filled area between two step curves with the heights `lows` and the heights `highs`. `lows`
+    and `highs` have the same length, and `edges` is longer by one entry."""
 
     edges: Sequence[float]
     lows: Sequence[float]
@@ -199,10 +196,8 @@ def _grid(x: Scale, y: Scale) -> str:
 
 
 def _odd(place: int, scale: Scale) -> str:
-    """Return the CSS class of a tick label.
-
-    If an axis has many labels, every second label is hidden on a phone.
-    """
+    """Return the CSS class of a tick label. If an axis has many labels, every second label is
+    hidden on a phone."""
     return "odd" if place % 2 and len(scale.ticks) > _FEW_TICKS else ""
 
 
@@ -215,10 +210,8 @@ def _area(x: Scale, band: Band) -> str:
 
 
 def _band_names(x: Scale, bands: Sequence[Band]) -> str:
-    """Return the SVG of the edges and the names of the bands.
-
-    The marks are drawn first, so they cannot hide the edges and the names.
-    """
+    """Return the SVG of the edges and the names of the bands. The marks are drawn first, so they
+    cannot hide the edges and the names."""
     parts = []
     free = 0.0
     for band in sorted(bands, key=lambda band: band.start):
@@ -261,10 +254,8 @@ def _mark(x: Scale, y: Scale, mark: Line | Area | Spot) -> str:
 
 
 def _legend(named: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """Return a legend with one entry for each name.
-
-    If a name occurs with several small drawings, its entry shows all these drawings.
-    """
+    """Return a legend with one entry for each name. If a name occurs with several small drawings,
+    its entry shows all these drawings."""
     legend: dict[str, str] = {}
     for key, swatch in dict.fromkeys(named):
         legend[key] = legend.get(key, "") + swatch
@@ -272,10 +263,8 @@ def _legend(named: Iterable[tuple[str, str]]) -> dict[str, str]:
 
 
 def _swatch(mark: Mark) -> str:
-    """Return a small drawing of a mark for the legend.
-
-    The width of the drawing is 26 SVG units, and its height is 10 SVG units.
-    """
+    """Return a small drawing of a mark for the legend. The width of the drawing is 26 SVG units,
+    and its height is 10 SVG units."""
     style = _class_of(mark)
     if isinstance(mark, Line):
         return stroke(1, 5, 25, 5, "line faint" if "faint" in style else style)
@@ -453,11 +442,8 @@ def harm(value: float | None, text: str, *, some: str, none: str) -> Measure:
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """A column of measures.
-
-    `head`: the heading of the column, which names the measured quantity. `unit`: the unit of the
-    measures. The unit is printed below `head`.
-    """
+    """A column of measures. `head`: the heading of the column, which names the measured quantity.
+    `unit`: the unit of the measures. The unit is printed below `head`."""
 
     head: str
     unit: str
