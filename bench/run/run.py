@@ -114,7 +114,7 @@ def run_on(
     environ: Mapping[str, str] = os.environ,
     series: LocustSeries | None = None,
 ) -> Done[RunResult]:
-    """Carry out `order` on servers that are prepared for its faults. Several runs may share servers.
+    """Carry out `order` on servers that are prepared for its faults. Runs may share these servers.
 
     If `show` is None, the run judges its records only at its end. `series`: a Locust process that
     several runs share (None: a new process). Raises the same errors as `run_scenario`.
