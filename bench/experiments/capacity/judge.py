@@ -233,7 +233,7 @@ def _gaps(facts: Facts) -> list[str]:
         return []
     if capacity.high is None:
         gave_out = _gave_out(facts.findings)
-        why = "too few probes at higher rates missed the SLO"
+        why = "at higher rates, too few probes missed the SLO to show an upper end"
         if gave_out:
             why = f"the load generator reached its limit first ({gave_out})"
         return [f"the capacity is at least {count(capacity.low)}/s: {why}{facts.pauses}"]

@@ -203,9 +203,9 @@ def _headline(point: CapacityPoint, result: CapacityResult) -> str:
 
 
 def _now(point: CapacityPoint) -> str:
-    """Return a text for the headline if the answer describes this machine only in its present
-    state. This is the case if other programs used much of the machine's CPU time, or if pauses of
-    the machine counted as misses. Otherwise return ""."""
+    """Return a text for the headline if the answer may be different at another time. This is the
+    case if other programs used much of the machine's CPU time, or if pauses of the machine counted
+    as misses. Otherwise return ""."""
     others = [probe.others_ratio for probe in point.probes if probe.others_ratio is not None]
     is_busy = bool(others) and median(others) >= OTHERS
     why = f": other programs use {percent(median(others), 0)} of its CPU time" if is_busy else ""

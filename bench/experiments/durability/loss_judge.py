@@ -127,8 +127,8 @@ class CutFacts:
 
     @property
     def unexplained(self) -> int:
-        """The number of lost locks whose loss no sync explains. The number includes a loss if the
-        ledger of the instance shows no sync that could have postponed writes."""
+        """The number of lost locks whose loss no slow sync explains. A slow sync explains a loss if
+        the ledger of the instance shows that this sync could have postponed the write."""
         calm = {
             one.instance for one in self.ledgers if not one.explains(self._window_of(one.instance))
         }

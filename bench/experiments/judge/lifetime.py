@@ -57,7 +57,7 @@ def renewal(stage: JudgeStage) -> RowFinding:
     is_second = other.acquire().ok
     holder.resume()
     need(is_second, "a second client was granted the lock")
-    return RowFinding(remark=f"{remark} (the row tested both cases)", figures=figures)
+    return RowFinding(remark=f"{remark} (the judge tested both cases)", figures=figures)
 
 
 def _renewals(stage: JudgeStage, ttl_ms: int) -> list[float]:

@@ -152,7 +152,7 @@ def _lines(result: SplitVotesResult) -> Iterator[Sentence]:
         "attempt"
     )
     sizes = counted(result.conditions.instances, "instance")
-    yield not_measured(f"fleets of more or fewer than {sizes}")
+    yield not_measured(f"fleets with another size than {sizes}")
     if result.conditions.instances % 2:
         yield Sentence(
             "outcomes",
