@@ -40,7 +40,7 @@ def test_the_example_of_the_page_says_which_rows_of_redis_py_do_not_hold(
     result = pytester.runpytest_subprocess(*PLUGIN)
     result.assert_outcomes(passed=2, failed=1)
     result.stdout.fnmatch_lines(
-        ["*VIOLATED: paused-in-acquire: the client gets the lock*", "test_my_lock: HOLDS*"]
+        ["*VIOLATED: paused-in-acquire: the client gets a grant*", "test_my_lock: HOLDS*"]
     )
 
 

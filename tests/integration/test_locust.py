@@ -258,7 +258,7 @@ def test_an_unreachable_target_is_one_sentence_and_exit_code_3(
     [
         (
             ["--target", "redis://h", "--rate", "10", "--think", "5ms"],
-            "option --think: think is only possible ",
+            "option --think: think times are only possible ",
         ),
         ([], "there is no instance to lock on; give --target"),
     ],
