@@ -200,9 +200,9 @@ def _between(one: _Stretch, two: _Stretch) -> tuple[int, int]:
 def _columns(rows: Integers, drift: float = DRIFT) -> tuple[Integers, Integers, Integers]:
     """Return three arrays. Each array has one number for each round trip.
 
-    The first array is the largest possible drift (ns) between the two clocks since the first round
-    trip. The second array contains the lower bounds on *our time − their time*. The third array
-    contains the upper bounds. The bounds of each round trip are computed from this round trip
+    The first array contains the largest possible drift (ns) between the two clocks since the first
+    round trip. The second array contains the lower bounds on *our time − their time*. The third
+    array contains the upper bounds. The bounds of each round trip are computed from this round trip
     alone. The function subtracts the recorded changes by NTP from both bounds. The bounds also
     allow for a change by NTP during the round trip.
     """

@@ -39,7 +39,7 @@ class ExperimentOrder(Generic[Plan_co]):
     """The order for one experiment.
 
     `command`: the command line as the user typed it, without secrets. `folder`: the folder for the
-    result. Either this folder can be created, or it has a journal from an interrupted experiment.
+    result. This folder is new, or it contains the journal of an interrupted experiment.
     `server`: the server program to start (None: search for one).
     """
 

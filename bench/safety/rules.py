@@ -238,8 +238,8 @@ def service_faults(leases: Leases, capacity: int = 1) -> Pairs:
 
     The resource has no free place while at least `capacity` earlier conflicting leases are valid.
     Each result is a pair of leases. The second lease of a pair is the lease that was granted
-    although the resource had no free place. The first lease of a pair is an earlier lease that
-    conflicts with the second lease. If there are several earlier conflicting leases, the first
+    although the resource had no free place. The first lease was granted earlier, and conflicts with
+    the second lease. If there are several earlier conflicting leases, the first
     lease of the pair is the lease that ends last.
     """
     certain = leases.granted <= leases.end

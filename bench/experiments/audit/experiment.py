@@ -77,9 +77,9 @@ def chosen(names: Sequence[str]) -> list[JudgeRow[Stage]]:
 
 def known(entries: Sequence[LibraryEntry], words: Sequence[str]) -> Sequence[LibraryEntry]:
     """Return the libraries whose name contains one of `words`. If `words` is empty, return all
-    libraries. The word "control" and parts of this word are also allowed, but they select no
-    library. Raises UsageError if a word is neither a part of a library's name nor a part of
-    "control"."""
+    libraries. The word "control" and each part of it, such as "con", are also allowed, but
+    select no library. Raises UsageError if a word is neither a part of a library's name nor a part
+    of "control"."""
     names = [entry.library.name for entry in entries] + ["control"]
     for word in words:
         if not any(word in name for name in names):

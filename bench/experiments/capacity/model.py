@@ -6,8 +6,8 @@ the most informative next rate*. All functions are pure.
 - c is the capacity. If nothing disturbs the probes, half of the probes at the rate c hold.
 - There is a range of rates near the capacity in which some probes hold and other probes miss. s is
   the width of this range on a logarithmic scale. So s describes the noise of one probe.
-- ε is the share of probes that miss only because the machine was busy for a moment. This share does
-  not depend on the rate.
+- ε is the share of probes that miss the SLO only because the machine was busy for a moment. This
+  share does not depend on the rate.
 - δ is the share of probes that hold by luck. This share does not depend on the rate.
 
 The model does not know the values of c, s and ε. So the model computes how probable each

@@ -4,7 +4,7 @@ A watcher of the hub wakes the waiting greenlet directly from the I/O callback.
 
 Rules: there is one engine per hub (thread). If a greenlet is killed while it waits, it abandons its
 round. If few commands are in flight, a batch leaves at once. If many commands are in flight, a
-batch leaves once per pass of the loop. fast.py has the operations of callers.
+batch leaves once per pass of the loop. The module fast.py acquires and releases locks for callers.
 """
 
 from collections.abc import Callable, Generator, Sequence

@@ -2,9 +2,9 @@
 
 An acquire returns a lease for a resource. A release of the lease returns an outcome.
 
-This file is compiled, so it follows the rules of docs/lockcore/compiled.md. Because of the
-compilation, functions of other modules are stored as attributes, and no `finally` uses a variable
-that its `try` sets.
+This file is compiled, so it follows the rules of docs/lockcore/compiled.md. Compiled code
+needs two more rules. An object stores functions of other modules as its attributes. No `finally`
+uses a variable that its `try` sets.
 """
 
 from collections.abc import Callable, Generator
