@@ -73,8 +73,8 @@ def check_key(key_bytes: int) -> None:
     """
     if key_bytes > LONGEST_KEY:
         raise ValueError(
-            f"the key prefix and the resource together have {key_bytes:,} bytes (UTF-8), but the "
-            f"limit is {LONGEST_KEY:,}; use a shorter resource name, or its hash"
+            f"resource must have at most {LONGEST_KEY:,} bytes (UTF-8, with the key prefix), not "
+            f"{key_bytes:,}; use a shorter name, or its hash"
         )
 
 

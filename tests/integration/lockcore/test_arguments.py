@@ -61,7 +61,7 @@ def test_arguments_of_every_operation(shell: Shell, connect: Connect, instances:
         cases += [
             ("wait_ms must", NO_WAIT, lambda no, use=acquire: use("other", TTL_MS, no)),
             ("ttl_ms must", NO_TTL, lambda no, use=acquire: use("other", no, 0)),
-            ("resource", NO_RESOURCE, lambda no, use=acquire: use(no, TTL_MS)),
+            ("resource must", NO_RESOURCE, lambda no, use=acquire: use(no, TTL_MS)),
         ]
     for extend in (lock.try_extend, lock.extend):
         # None: the lease's own
