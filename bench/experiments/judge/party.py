@@ -268,7 +268,9 @@ class Party(Child):
         """
         if self.ended:
             return
-        started = psutil.Process(self.process.pid).children(recursive=True)
+        started: list[psutil.Process] = []
+        with suppress(psutil.NoSuchProcess):
+            started = psutil.Process(self.process.pid).children(recursive=True)
         os.killpg(self.process.pid, number)
         for process in started:
             with suppress(psutil.NoSuchProcess, ProcessLookupError):
